@@ -116,6 +116,7 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a key that never fits its request", Idempotency, "idempotency.begin", "if fingerprint ~= ARGV[1] then", "if true then"),
     script("a call-off that frees nothing", Idempotency, "idempotency.release", "redis.call('HDEL', KEYS[1], 'f', 't', 'e', 'u')", ""),
     script("a claim that is taken after it was called off", Idempotency, "idempotency.begin", "if void then return { 'void' } end", ""),
+    script("a second claim of a run that arrives after its call-off", Idempotency, "idempotency.release", "redis.call('HLEN', KEYS[1]) < 1000", "not held"),
     script("a call-off that frees the key of another run", Idempotency, "idempotency.release", "redis.call('HSET', KEYS[1], 'v' .. ARGV[1], 1)", "redis.call('DEL', KEYS[1]) redis.call('HSET', KEYS[1], 'v' .. ARGV[1], 1)"),
     switch("work that begins after its claim has ended", Idempotency, "late work is claimed again"),
     script("jobs of a dead worker that are dropped", Queue, "queue.reclaim", "make_ready('LPUSH', back)", ""),

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
-    messaging::{Backoff, Job, JobContext, JobState, Queue, Verdict, Worker},
+    messaging::{Backoff, Job, JobContext, JobLimit, JobState, Queue, Verdict, Worker},
 };
 use redstart_testkit::{
     Backend, Child, Cluster, Kind, Sentinel, Server, child, eventually, figure, key_slot, matrix,
@@ -92,12 +92,12 @@ fn notes_key(namespace: &str) -> String {
 
 /// A worker whose jobs note that they began, take a little while, and note that they ended.
 async fn noting(
+    queue: &Queue,
     store: &Store,
     namespace: &str,
     concurrency: usize,
     takes: Duration,
 ) -> Result<Worker> {
-    let queue = Queue::new(store, namespace, "q")?;
     let (store, notes) = (store.clone(), notes_key(namespace));
     Ok(queue
         .worker(move |job: Step, cx: JobContext| {
@@ -128,6 +128,8 @@ struct Ran {
     /// When its runs began, by [`micros`].
     began: Vec<u64>,
     ended: u32,
+    /// When the first of its runs ended.
+    first_end: Option<u64>,
 }
 
 async fn ran(store: &Store, namespace: &str) -> Result<HashMap<u64, Ran>> {
@@ -141,7 +143,11 @@ async fn ran(store: &Store, namespace: &str) -> Result<HashMap<u64, Ran>> {
             let entry = ran.entry(words[1].parse()?).or_default();
             match words[0] {
                 "began" => entry.began.push(words[3].parse()?),
-                _ => entry.ended += 1,
+                _ => {
+                    let end = words[3].parse()?;
+                    entry.first_end = Some(entry.first_end.map_or(end, |first| first.min(end)));
+                    entry.ended += 1;
+                }
             }
         }
         if notes.len() < 10_000 {
@@ -163,10 +169,28 @@ async fn drained(queue: &Queue, within: Duration) -> Result<()> {
     Ok(())
 }
 
+fn plain(store: &Store, namespace: &str) -> redstart::Result<Queue> {
+    Queue::new(store, namespace, "q")
+}
+
+/// With limits that two workers reach.
+fn limited(store: &Store, namespace: &str) -> redstart::Result<Queue> {
+    Queue::builder(store, namespace, "q")
+        .limit(JobLimit::concurrency(20))
+        .group_limit(JobLimit::concurrency(4))
+        .build()
+}
+
 /// A child process: one worker until it is killed or told to stop.
-async fn serve(backend: &Backend, concurrency: usize, takes: Duration) -> Result<()> {
+async fn serve(
+    backend: &Backend,
+    queue: fn(&Store, &str) -> redstart::Result<Queue>,
+    concurrency: usize,
+    takes: Duration,
+) -> Result<()> {
     let store = Store::connect(backend.url()).await?;
-    let worker = noting(&store, backend.namespace(), concurrency, takes).await?;
+    let queue = queue(&store, backend.namespace())?;
+    let worker = noting(&queue, &store, backend.namespace(), concurrency, takes).await?;
     let _stalls = Stalls::watch(&store, backend.namespace());
     child::say("ready");
     tokio::task::spawn_blocking(child::hear).await?;
@@ -231,7 +255,7 @@ matrix! {
         const CONCURRENCY: usize = 64;
         let takes = Duration::from_millis(15);
         if child::role().is_some() {
-            return serve(backend, CONCURRENCY, takes).await;
+            return serve(backend, plain, CONCURRENCY, takes).await;
         }
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;
@@ -295,7 +319,7 @@ matrix! {
 
     async fn orphans_run_again_soon_after_the_lease(backend: &Backend) -> Result<()> {
         if child::role().is_some() {
-            return serve(backend, 8, LONG * 10).await;
+            return serve(backend, plain, 8, LONG * 10).await;
         }
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;
@@ -304,7 +328,7 @@ matrix! {
         queue.enqueue_many((0..8).map(|n| Step { n })).await?;
         ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 8)).await);
         // It is idle, and learns of the orphans only by the end of their lease.
-        let idle = noting(&store, backend.namespace(), 8, Duration::ZERO).await?;
+        let idle = noting(&queue, &store, backend.namespace(), 8, Duration::ZERO).await?;
         victim.child.kill9();
         let killed = micros();
         drained(&queue, LONG).await?;
@@ -455,7 +479,9 @@ async fn under_faults(
     let queue = Queue::new(&mine, &namespace, "q")?;
     let mut workers = Vec::new();
     for _ in 0..2 {
-        workers.push(noting(&theirs, &namespace, 32, Duration::from_millis(2)).await?);
+        let queue = plain(&theirs, &namespace)?;
+        let takes = Duration::from_millis(2);
+        workers.push(noting(&queue, &theirs, &namespace, 32, takes).await?);
     }
     let enough = Arc::new(AtomicBool::new(false));
     let enqueuing = {
@@ -663,8 +689,8 @@ struct Plan {
     flows: HashMap<u64, Vec<u64>>,
     /// When the cancellation of a job was confirmed.
     cancelled: HashMap<u64, u64>,
-    /// Ran when they were cancelled.
-    told: BTreeSet<u64>,
+    /// When those that ran were told.
+    told: HashMap<u64, u64>,
     next: u64,
 }
 
@@ -677,13 +703,13 @@ impl Plan {
 
 matrix! {
     processes:
-    async fn killed_workers_lose_nothing_of_flows_groups_and_cancels(backend: &Backend) -> Result<()> {
+    async fn killed_workers_lose_nothing_of_flows_groups_limits_and_cancels(backend: &Backend) -> Result<()> {
         let takes = Duration::from_millis(10);
         if child::role().is_some() {
-            return serve(backend, 16, takes).await;
+            return serve(backend, limited, 16, takes).await;
         }
         let store = Store::connect(backend.url()).await?;
-        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let queue = limited(&store, backend.namespace())?;
         let kills = scale(2, "worker kills with flows");
         let mut workers = [Process::start(backend, &store).await?, Process::start(backend, &store).await?];
         let mut plan = Plan::default();
@@ -707,7 +733,7 @@ matrix! {
                     match queue.cancel(id).await? {
                         redstart::messaging::Cancelled::Ended => { plan.cancelled.insert(step.n, micros()); }
                         // It was running, and may be done or not.
-                        _ => { plan.told.insert(step.n); }
+                        _ => { plan.told.insert(step.n, micros()); }
                     }
                 }
             }
@@ -728,17 +754,24 @@ matrix! {
                     let late = ran.get(&n).is_some_and(|ran| ran.began.iter().any(|began| began > at));
                     assert!(!late, "job {n} began after its cancellation");
                 }
-                None => assert!(ended > 0 || plan.told.contains(&n), "job {n} was lost"),
+                None => match plan.told.get(&n) {
+                    None => assert!(ended > 0, "job {n} was lost"),
+                    // It may begin after that once, if it had just been handed out.
+                    Some(told) => {
+                        let later = ran.get(&n).map_or(0, |ran| ran.began.iter().filter(|began| *began > told).count());
+                        assert!(later <= 1, "job {n} was run again after its cancellation");
+                    }
+                },
             }
         }
         for (parent, children) in &plan.flows {
             let begun = ran[parent].began.iter().min().context("it ran")?;
             for child in children {
-                let first = ran[child].began.iter().min().context("it ran")?;
-                assert!(first < begun, "parent {parent} ran before its child {child}");
+                let ended = ran[child].first_end.context("it ended")?;
+                assert!(ended <= *begun, "parent {parent} began before its child {child} had ended");
             }
         }
-        figure(format!("{kills} kills with flows, groups and cancels, {} jobs, 0 lost", plan.next));
+        figure(format!("{kills} kills with flows, groups, limits and cancels, {} jobs, 0 lost", plan.next));
         Ok(())
     }
 }

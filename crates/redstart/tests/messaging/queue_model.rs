@@ -1,7 +1,8 @@
-//! Random histories: whatever happens, a job is in exactly one place, and what is counted is what is there.
+//! Random histories: whatever happens, a job is in exactly one place until it has ended, and what is counted is what is
+//! there.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -17,8 +18,9 @@ use redstart::{
         Backoff, Cancelled, ChildFailure, Flow, Job, JobContext, JobId, JobLimit, JobPolicy, Queue,
         UniqueUntil, Verdict, Worker,
     },
+    testing::Faults,
 };
-use redstart_testkit::{Backend, eventually, matrix, scale};
+use redstart_testkit::{Backend, eventually, figure, matrix, scale};
 use serde::{Deserialize, Serialize};
 
 use crate::queue::LONG;
@@ -38,6 +40,9 @@ enum Fate {
     Hangs,
 }
 
+/// Of the workers.
+const LEASE: Duration = Duration::from_secs(3);
+
 impl Job for Step {
     const NAME: &'static str = "step";
 }
@@ -45,8 +50,8 @@ impl Job for Step {
 /// What a test knows of the jobs that it added.
 #[derive(Default)]
 struct Model {
-    /// How often each was done.
-    done: BTreeMap<u64, u32>,
+    /// Those that may be gone: they were done, cancelled, deleted, purged as dead letters, or have a time to expire.
+    ended: HashSet<JobId>,
     /// Confirmed as cancelled while they waited: they must not run after that.
     cancelled: BTreeSet<u64>,
     ran_after_cancel: Vec<u64>,
@@ -62,8 +67,11 @@ struct World {
     calm: Arc<AtomicBool>,
     workers: Vec<Worker>,
     added: Vec<(JobId, u64)>,
+    /// All jobs and nodes of flows, with their numbers.
+    account: HashMap<JobId, u64>,
     next: u64,
-    embedded: bool,
+    /// Of the embedded store: replies that are lost, and a clock that jumps.
+    faults: Option<Faults>,
 }
 
 impl World {
@@ -89,7 +97,11 @@ impl World {
                         Fate::FailsOnce => return Verdict::retry("once"),
                         Fate::Dies => return Verdict::dead("by fate"),
                         Fate::Hangs => {
-                            while !calm.load(Ordering::SeqCst) && !cx.is_cancelled() {
+                            // Not for ever: those that hang must not take all places of the queue.
+                            for _ in 0..8 {
+                                if calm.load(Ordering::SeqCst) || cx.is_cancelled() {
+                                    break;
+                                }
                                 tokio::time::sleep(Duration::from_millis(5)).await;
                             }
                         }
@@ -97,12 +109,13 @@ impl World {
                     if cx.is_cancelled() {
                         return Verdict::retry("told to stop");
                     }
-                    *model.lock().unwrap().done.entry(step.n).or_default() += 1;
+                    model.lock().unwrap().ended.insert(cx.id());
                     Verdict::Done
                 }
             })
             .retry(Backoff::fixed(Duration::from_millis(3)), 3)
             .cancel_grace(Duration::from_millis(20))
+            .lease(LEASE)
             .concurrency(8)
             .start()
             .await?)
@@ -144,36 +157,75 @@ impl World {
         if random.random_bool(0.2) {
             enqueue = enqueue.keep(Duration::from_millis(100));
         }
-        if random.random_bool(0.1) {
+        let expires = random.random_bool(0.1);
+        if expires {
             enqueue = enqueue.expires_after(Duration::from_millis(50));
         }
         let handle = enqueue.await?;
         if handle.is_new() {
-            self.added.push((handle.id().context("an id")?, step.n));
+            let id = handle.id().context("an id")?;
+            self.added.push((id, step.n));
+            self.account.insert(id, step.n);
+            if expires {
+                self.may_end(id);
+            }
         }
         Ok(())
     }
 
+    fn may_end(&self, id: JobId) {
+        self.model.lock().unwrap().ended.insert(id);
+    }
+
+    /// One of the jobs that were added lately.
+    fn recent(&mut self) -> Option<(JobId, u64)> {
+        let from = self.added.len().saturating_sub(50);
+        self.added[from..].choose(&mut self.random).copied()
+    }
+
+    /// A node of a flow, which may expire.
+    fn node(&mut self, expires: bool) -> Result<Flow> {
+        let step = self.step();
+        let flow = Flow::new(&step)?;
+        self.account.insert(flow.id(), step.n);
+        if expires {
+            self.may_end(flow.id());
+        }
+        Ok(flow)
+    }
+
+    async fn purge(&self) -> Result<u64> {
+        let letters = self.queue.inspect().dead_letters();
+        let purged = letters.purge(|letter| {
+            if let Some(job) = &letter.job {
+                self.may_end(job.id);
+            }
+            true
+        });
+        Ok(purged.await?)
+    }
+
     async fn flow(&mut self) -> Result<()> {
-        let mut root = Flow::new(&self.step())?;
+        let mut root = self.node(false)?;
         for _ in 0..self.random.random_range(1..5) {
             let failure = [
                 ChildFailure::FailParent,
                 ChildFailure::Continue,
                 ChildFailure::Ignore,
             ];
-            let mut child =
-                Flow::new(&self.step())?.on_failure(*failure.choose(&mut self.random).unwrap());
+            let expires = self.random.random_bool(0.1);
+            let mut child = self.node(expires)?;
+            child = child.on_failure(*failure.choose(&mut self.random).unwrap());
             if self.random.random_bool(0.3) {
-                child = child.child(Flow::new(&self.step())?);
+                child = child.child(self.node(false)?);
             }
-            if self.random.random_bool(0.3) {
+            if expires {
+                let policy = JobPolicy::new().priority(self.random.random_range(-3..=3));
+                child = child.policy(policy.expires_after(Duration::from_millis(20)));
+            } else if self.random.random_bool(0.3) {
                 child = child.group("b").policy(JobPolicy::new().attempts(1));
             } else if self.random.random_bool(0.5) {
-                let mut policy = JobPolicy::new().priority(self.random.random_range(-3..=3));
-                if self.random.random_bool(0.3) {
-                    policy = policy.expires_after(Duration::from_millis(20));
-                }
+                let policy = JobPolicy::new().priority(self.random.random_range(-3..=3));
                 child = child.policy(policy);
             }
             root = root.child(child);
@@ -191,19 +243,34 @@ impl World {
             0..60 => self.enqueue().await?,
             60..68 => self.flow().await?,
             68..80 => {
-                if let Some((id, n)) = self.added.choose(&mut self.random).copied()
-                    && self.queue.cancel(id).await? == Cancelled::Ended
-                {
-                    // A duplicate may have put its payload there.
-                    self.model.lock().unwrap().cancelled.insert(n);
+                if let Some((id, n)) = self.recent() {
+                    match self.queue.cancel(id).await {
+                        // A duplicate may have put its payload there.
+                        Ok(Cancelled::Ended) => {
+                            let mut model = self.model.lock().unwrap();
+                            model.cancelled.insert(n);
+                            model.ended.insert(id);
+                        }
+                        Ok(Cancelled::NotFound) => {}
+                        other => {
+                            self.may_end(id);
+                            let _ = other?;
+                        }
+                    }
                 }
             }
             80..84 => {
-                if let Some((id, _)) = self.added.choose(&mut self.random).copied() {
+                if let Some((id, _)) = self.recent() {
                     let look = self.queue.inspect();
                     match self.random.random_bool(0.5) {
-                        true => look.run_now(id).await?,
-                        false => look.delete(id).await?,
+                        true => drop(look.run_now(id).await?),
+                        false => {
+                            let deleted = look.delete(id).await;
+                            if !matches!(deleted, Ok(false)) {
+                                self.may_end(id);
+                            }
+                            deleted?;
+                        }
                     };
                 }
             }
@@ -215,7 +282,7 @@ impl World {
                             .replay(|letter| letter.at.as_micros() % 2 == 0)
                             .await?
                     }
-                    false => letters.purge(|_| true).await?,
+                    false => self.purge().await?,
                 };
             }
             88..90 => self.queue.pause().await?,
@@ -232,10 +299,31 @@ impl World {
                 let worker = self.worker().await?;
                 self.workers.push(worker);
             }
-            _ if self.embedded => self.store.advance(Duration::from_millis(15))?,
-            _ => tokio::time::sleep(Duration::from_millis(2)).await,
+            _ => match &self.faults {
+                None => tokio::time::sleep(Duration::from_millis(2)).await,
+                Some(faults) => match self.random.random_range(0..10) {
+                    0 => self.store.advance(LEASE * 2)?,
+                    1..4 => faults.lose_next_reply(),
+                    _ => self.store.advance(Duration::from_millis(15))?,
+                },
+            },
         }
         Ok(())
+    }
+
+    /// A step; one whose reply was lost is in doubt.
+    async fn act_or_doubt(&mut self) -> Result<()> {
+        match self.act().await {
+            Err(error)
+                if self.faults.is_some()
+                    && error
+                        .downcast_ref::<redstart::Error>()
+                        .is_some_and(redstart::Error::is_in_doubt) =>
+            {
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// All that is stored, at one moment.
@@ -452,8 +540,12 @@ matrix! {
             calm: Arc::default(),
             workers: Vec::new(),
             added: Vec::new(),
+            account: HashMap::new(),
             next: 0,
-            embedded: backend.is_embedded(),
+            faults: match backend.is_embedded() {
+                true => Some(Faults::of(&store)?),
+                false => None,
+            },
             queue,
             store,
         };
@@ -463,7 +555,7 @@ matrix! {
         }
         let steps = scale(600, "steps of a random history");
         for step in 0..steps {
-            world.act().await.with_context(|| format!("step {step} of seed {seed}"))?;
+            world.act_or_doubt().await.with_context(|| format!("step {step} of seed {seed}"))?;
             if step % 7 == 0 {
                 world.look().await?.check().with_context(|| format!("step {step} of seed {seed}"))?;
             }
@@ -472,13 +564,13 @@ matrix! {
         world.calm.store(true, Ordering::SeqCst);
         world.queue.resume().await?;
         let came = eventually(LONG * 2, async || {
-            if world.embedded {
+            if world.faults.is_some() {
                 let _ = world.store.advance(Duration::from_millis(50));
             }
             let Ok(counts) = world.queue.inspect().counts().await else { return false };
             // A parent that was replayed waits for dead children.
             if counts.unfinished() == counts.waiting {
-                let _ = world.queue.inspect().dead_letters().purge(|_| true).await;
+                let _ = world.purge().await;
             }
             counts.unfinished() == 0
         }).await;
@@ -490,9 +582,20 @@ matrix! {
         let ran = std::mem::take(&mut world.model.lock().unwrap().ran_after_cancel);
         ensure!(ran.is_empty(), "ran after their cancellation, seed {seed}: {ran:?}");
         // Those that are parents go after their children.
-        while world.queue.inspect().dead_letters().purge(|_| true).await? > 0 {}
+        while world.purge().await? > 0 {}
         let last = world.look().await?;
         assert!(last.jobs.is_empty() && last.details.is_empty(), "seed {seed}");
+        // Keys that are held for a time go with it; no other is left.
+        assert!(last.unique.values().all(|holder| holder.len() > 16), "seed {seed}: a unique key is left");
+        let model = std::mem::take(&mut *world.model.lock().unwrap());
+        let lost: Vec<u64> = world.account.iter().filter(|(id, _)| !model.ended.contains(*id)).map(|(_, n)| *n).collect();
+        ensure!(lost.is_empty(), "lost of {} jobs with seed {seed}: {lost:?}", world.account.len());
+        let mut bytes = 0;
+        for key in world.store.scan(&format!("{}:*", world.prefix)).await? {
+            bytes += world.store.query::<Option<u64>>(redis::cmd("MEMORY").arg("USAGE").arg(key)).await?.unwrap_or(0);
+        }
+        ensure!(bytes < 1 << 20, "{bytes} bytes are left with seed {seed}");
+        figure(format!("{steps} steps, {} jobs, none lost or in two places, {bytes} bytes left at the end", world.account.len()));
         assert!(last.meta.keys().all(|field| ["turn", "stamp", "side", "deleted", "hungry"].contains(&&*String::from_utf8_lossy(field))),
             "seed {seed}: {:?}", last.meta.keys().map(|f| String::from_utf8_lossy(f).into_owned()).collect::<Vec<_>>());
         Ok(())

@@ -434,7 +434,8 @@ async fn claims_of_several_runs_that_were_called_off_are_refused() -> anyhow::Re
     let four = run("four");
     assert_eq!(four.release().await?, 0);
     assert_eq!(three.release().await?, 1);
-    for called_off in [one, two, four] {
+    // A run may claim twice, and the second claim arrive after its call-off.
+    for called_off in [one, two, three, four] {
         assert_eq!(called_off.begin().await?, ["void"], "{}", called_off.token);
     }
     let keys = Idempotency::new(&store, "many", "pay")?;
