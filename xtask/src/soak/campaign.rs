@@ -228,7 +228,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
             ("WORKER_KILLS_WITH_FLOWS", 100),
             ("WORKER_KILLS_WITH_FLOWS_ACROSS_QUEUES", 50),
             ("OUTBOX_KILLS", 50),
-            ("STEPS_OF_A_RANDOM_HISTORY", 20_000),
+            ("STEPS_OF_A_RANDOM_HISTORY", 100_000),
             ("WORKER_STOPS", 20),
             ("QUEUE_BACKLOG", 1_000_000),
             ("JOBS_OF_A_NOISY_GROUP", 1_000_000),

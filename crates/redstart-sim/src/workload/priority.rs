@@ -76,7 +76,9 @@ impl Ranking {
         client.note(format_args!("has {item}"));
         let mut breaches = Vec::new();
         let mut state = self.state.lock();
+        // If it asked before that, it may have been handed out before that: see below.
         if let Some(at) = state.done.get(&item)
+            && *at < asked
             && !world.may_have_lost(*at, now)
         {
             breaches.push(format!("item {item} comes again after it was done"));
