@@ -365,7 +365,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         scale: 1,
         counts: &[
             ("BLOOM_GRID_SIZE", 100_000),
-            ("BLOOM_GRID_WRONG", 2_500),
+            ("BLOOM_GRID_WRONG", 400),
             ("BLOOM_GRID_FILTERS", 30),
             ("BLOOM_GROWN", 100_000),
             ("BLOOM_REBUILDS", 40),

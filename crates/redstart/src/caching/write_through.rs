@@ -116,7 +116,8 @@ pub enum CacheUpdate {
 /// - **Before the commit** the key is fenced: leases end, no new ones are given, and what is cached lives no
 ///   longer than the fence. Readers without a value load without the cache meanwhile.
 /// - **After the commit** the new value is stored if it is the newest that any writer has shown, by the row's
-///   version; otherwise what is cached is removed. Then the writer's fence is lifted.
+///   version. A write that has no version, or whose outcome is in doubt, removes what is cached. Then the writer's fence is
+///   lifted.
 /// - **Two writers**: W1 commits, W2 commits, W2 stores, W1 stores. W1's row is older and is not stored. Nor is a row whose
 ///   key was [invalidated](Cache::invalidate) while its write was under way.
 /// - **A writer that dies** between commit and cache leaves its fence. Nothing is filled while that lasts, and
@@ -124,6 +125,9 @@ pub enum CacheUpdate {
 /// - Entries of other versions of the program under the same key are removed too.
 ///
 /// # Limits
+///
+/// An invalidation while writes are under way also keeps those that begin before all of these have ended from storing their
+/// row: the next reader loads it.
 ///
 /// Cache and database are not one transaction: a reader may see the old value until the write is settled.
 /// A commit that takes longer than half of its fence is in doubt; so is one whose future was dropped. Then the cached

@@ -134,7 +134,8 @@ struct Inner {
 /// day after the sale, with its consumer groups.
 ///
 /// A shard that the server lost (evicted, or restarted empty) is made again by a prewarm with its whole share, also of units
-/// that were sold or lent before. Do not let the server evict these keys.
+/// that were sold or lent before. Do not let the server evict these keys. A failover that loses the last writes loses the
+/// reservations among them, and a loan of which only one of the two shards was lost leaves its units twice or not at all.
 ///
 /// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them or their
 /// hold expired, may be seen up to the [sold-out memory](StockBuilder::sold_out_memory) later.
@@ -142,14 +143,15 @@ struct Inner {
 /// # Keys
 ///
 /// `<namespace>:stock.<name>:{<sku>}` (counts) and its parts `requests`, `holds`, `users`, `restocks`, `expired` and
-/// `orders`; with shards `<namespace>:stock_shard.<name>:{<shard>.<shards>/<sku>}` and also `loans` and `decisions`. All but
+/// `orders`; with shards `<namespace>:stock_shard.<name>:{<shard>.<shards>/<sku>}` and also `loans`, `ended_loans` and
+/// `decisions`. All but
 /// the two streams expire with the sale. Expirations stay for a day longer. Orders are data that somebody still has to read:
 /// they do not expire.
 ///
 /// # Round trips
 ///
 /// One script for each call. With shards, a prewarm takes three round trips. A reservation whose own shard is empty asks all
-/// others at once, so that "sold out" takes two, or one within the sold-out memory; borrowing takes three more. Each script
+/// shards at once, so that "sold out" takes two, or one within the sold-out memory; borrowing takes three more. Each script
 /// does a bounded amount of work: at most 64 holds that are over are ended in one call, and a report repeats its call until
 /// none is left.
 ///
@@ -230,8 +232,9 @@ impl Stock {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for no units, too many, or an empty or overlong id; the store's errors. Repeat it
-    /// with the same id after an error.
+    /// [`is_config`](Error::is_config) for no units, too many, or an empty or overlong id;
+    /// [`is_unavailable`](Error::is_unavailable) if only a part of the sale is warm; the store's errors. Repeat it with the
+    /// same id after an error.
     ///
     /// # Cancel safety
     ///
@@ -248,15 +251,21 @@ impl Stock {
                 let call = RESTOCK.on(shard).key().part("restocks").arg(id);
                 batch.push(call.arg(self.share(units, n)).idempotent());
             }
-            let mut restocked = Restock::Repeated;
+            let (mut restocked, mut missing) = (Restock::Repeated, 0);
             for answer in batch.run::<i32>(&inner.store).await? {
                 match answer? {
                     1 => restocked = Restock::Added,
                     0 => {}
-                    _ => return Ok(Restock::NotWarmed),
+                    _ => missing += 1,
                 }
             }
-            Ok(restocked)
+            match missing {
+                0 => Ok(restocked),
+                _ if missing == shards.len() => Ok(Restock::NotWarmed),
+                _ => Err(Error::unavailable(
+                    "a part of the sale is not warm: prewarm it, then repeat the restock with the same id",
+                )),
+            }
         })
         .await
     }

@@ -81,6 +81,8 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 /// that lost the last writes, any element that was added before may be missing if a rebuild was under way, otherwise those
 /// added last: rebuild the filter. What is added after the loss is found. If the loss tore a rebuild apart (in a Cluster one
 /// node may forget it and another not), calls are errors ([`is_config`](Error::is_config)) until the next rebuild has ended.
+/// A rebuild that ends half-way (dropped, or cut off by the store) may leave partitions that no root names and nobody frees;
+/// each has the generation in its name.
 ///
 /// # Keys
 ///

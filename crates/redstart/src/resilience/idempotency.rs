@@ -29,7 +29,10 @@ pub(super) static FINISH: Script =
     Script::new("idempotency.finish", include_str!("idempotency/finish.lua"));
 pub(super) static RELEASE: Script = Script::new(
     "idempotency.release",
-    include_str!("idempotency/release.lua"),
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("idempotency/release.lua")
+    ),
 );
 pub(super) static DOUBT: Script =
     Script::new("idempotency.doubt", include_str!("idempotency/doubt.lua"));
@@ -71,7 +74,8 @@ pub(super) static DOUBT: Script =
 ///   [`WorkError::Unknown`], or the death of the process, repeats get [`Run::Unknown`] and not a second execution.
 /// - A `run` that fails or is dropped before the work started leaves the key free. If the claim may have reached the
 ///   store, it is called off in the background, for up to five minutes while the store is down. A claim that reaches the
-///   store after it was called off is refused for a minute, or for the lease if that is longer.
+///   store after it was called off is refused for a minute, or for the lease if that is longer; of at most a thousand runs
+///   of a key in that time.
 ///
 /// # Limits
 ///
@@ -89,7 +93,7 @@ pub(super) static DOUBT: Script =
 ///
 /// # Keys
 ///
-/// `<namespace>:idempotency.<name>:{<key>}`, a hash. It expires with the TTL.
+/// `<namespace>:idempotency.<name>:{<key>}`, a hash. It expires with the TTL, or with the marks of runs that were called off.
 ///
 /// # Round trips
 ///

@@ -354,6 +354,26 @@ matrix! {
         Ok(())
     }
 
+    async fn a_rebuild_frees_a_partition_that_lost_its_header(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        if !modes(&store).await?.contains(&BloomMode::Native) {
+            return Ok(());
+        }
+        let filter = Bloom::builder(&store, backend.namespace(), "f").capacity(100).mode(BloomMode::Native).create().await?;
+        filter.add("a").await?;
+        let old = store.scan(&format!("{}:bloom:{{f/*", backend.namespace())).await?;
+        for name in old.iter().filter(|name| name.ends_with(":0")) {
+            store.query::<()>(redis::cmd("DEL").arg(name)).await?;
+        }
+        let rebuild = filter.rebuild(200, 0.001).await?;
+        rebuild.add_many(&["a"]).await?;
+        rebuild.finish().await?;
+        for name in old {
+            assert_eq!(store.query::<u64>(redis::cmd("EXISTS").arg(&name)).await?, 0, "{name}");
+        }
+        Ok(())
+    }
+
     async fn an_evicted_root_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend.url()).await?;
         for (mode, key_bytes) in modes(&store).await?.into_iter().flat_map(|mode| [(mode, 1 << 20), (mode, 1024)]) {

@@ -217,6 +217,25 @@ matrix! {
         second.close().await?;
         Ok(())
     }
+
+    async fn an_item_dropped_while_its_consumer_waits_comes_back(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let list = ReliableList::builder(&store, backend.namespace(), "l").lease(LONG * 100).build()?;
+        let (mut first, mut second) = (list.consumer().await?, list.consumer().await?);
+        list.push("a").await?;
+        let item = first.take(LONG).await?.unwrap();
+        let waits = tokio::spawn(async move { first.take(LONG * 10).await });
+        // It waits for the server by now, or will soon.
+        tokio::task::yield_now().await;
+        drop(item);
+        let again = tokio::select! {
+            item = second.take(LONG) => item?.expect("it came back"),
+            item = waits => item??.expect("it came back to its consumer"),
+        };
+        assert_eq!(again.payload(), b"a");
+        assert_eq!(again.done().await?, Settled::Done);
+        Ok(())
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -415,6 +415,34 @@ impl RawRun<'_> {
     }
 }
 
+/// A poller whose work ends well before it begins, for hours.
+#[tokio::test]
+async fn old_marks_of_a_key_make_room_for_new_ones_and_go() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let entity = redstart::key::Keys::named("poll", "idempotency", "pay")?.entity("a")?;
+    let release = RawRun::script("idempotency.release");
+    let begin = RawRun::script("idempotency.begin");
+    for round in 0..1_100u32 {
+        let call = release.on(&entity).key().arg(round).arg(60_000);
+        assert_eq!(call.run::<u32>(&store).await?, 0);
+        store.advance(Duration::from_secs(30))?;
+        let late = begin.on(&entity).key().arg("f").arg(round).arg(1_000_000);
+        let said: Vec<String> = late.arg(60_000).arg(0).run(&store).await?;
+        assert_eq!(said, ["void"], "round {round}");
+    }
+    // A run whose marks end sooner does not shorten those of others.
+    let call = release.on(&entity).key().arg("long").arg(3_600_000);
+    call.run::<u32>(&store).await?;
+    let call = release.on(&entity).key().arg("short").arg(60_000);
+    call.run::<u32>(&store).await?;
+    let left: i64 = store.query(redis::cmd("PTTL").arg(entity.key())).await?;
+    assert!(left > 3_000_000, "{left}");
+    store.advance(Duration::from_secs(3_601))?;
+    let exists: u32 = store.query(redis::cmd("EXISTS").arg(entity.key())).await?;
+    assert_eq!(exists, 0);
+    Ok(())
+}
+
 #[tokio::test]
 async fn claims_of_several_runs_that_were_called_off_are_refused() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;

@@ -119,6 +119,7 @@ async fn callers_in_a_hurry_and_others_share_a_server_that_is_slow() -> anyhow::
         .deadline(PATIENCE)
         .connect()
         .await?;
+    let before = proxy.stats().connections;
     proxy.delay_replies(Duration::from_millis(50));
     let hurried = tokio::spawn({
         let store = store.within(HURRY);
@@ -134,6 +135,8 @@ async fn callers_in_a_hurry_and_others_share_a_server_that_is_slow() -> anyhow::
         store.query::<()>(get.arg("k")).await?;
     }
     hurried.abort();
+    let after = proxy.stats().connections;
+    assert_eq!(after, before, "those in a hurry close no connection");
     proxy.pass().await;
     let works = eventually(PATIENCE, async || {
         store.query::<()>(&set("k")).await.is_ok()

@@ -2,6 +2,7 @@
 -- After now.lua and sale.lua, which states KEYS[1-5].
 --
 -- KEYS     6  loans (hash: token -> "qty to since ends id", the end in ms and the id of the sale)
+--          7  ended loans (hash: token -> 1)
 -- ARGV     1  token
 --          2  units wanted
 --          3  number of the shard that gets them
@@ -12,6 +13,8 @@ if loan then
   local qty, ends, id = string.match(loan, '^(%d+) %d+ %d+ (%d+) (.*)$')
   return { tonumber(qty), id, tonumber(ends) }
 end
+-- A copy of the request that arrives after the loan has ended.
+if redis.call('HEXISTS', KEYS[7], ARGV[1]) == 1 then return { 0, '', 0 } end
 local sale = redis.call('HMGET', KEYS[1], 'free', 'ends', 'id')
 if not sale[1] then return { 0, '', 0 } end
 local free, wanted = tonumber(sale[1]), tonumber(ARGV[2])

@@ -67,12 +67,16 @@ impl Stock {
         let home = self.home(&request.user);
         let asked = inner.sold_out.now();
         let shards = self.all_shards(&request.sku)?;
-        let mut offers = self.offers(&shards, home).await?;
+        let (mine, mut offers): (Vec<_>, Vec<_>) = {
+            let offers = self.offers(&shards).await?.into_iter();
+            offers.partition(|offer| offer.shard == home)
+        };
         let all: u64 = free + offers.iter().map(|offer| offer.free).sum::<u64>();
         let over = offers.iter().any(|offer| offer.over > 0);
         if all < qty && !over {
-            // Units may be under way, or were left there by a process that died.
-            for offer in offers.iter().filter(|offer| offer.lent > 0) {
+            // Units may be under way, or were left there by a process that died; also those of this shard.
+            let lenders = || mine.iter().chain(&offers).filter(|offer| offer.lent > 0);
+            for offer in lenders() {
                 if self
                     .settle_loans(&request.sku, offer.shard, LOAN_AGE)
                     .await?
@@ -82,7 +86,7 @@ impl Stock {
                 }
             }
             // Units that are under way will be free somewhere soon.
-            if offers.iter().all(|offer| offer.lent == 0) {
+            if lenders().next().is_none() {
                 inner.sold_out.put(&request.sku, all, asked);
             }
             return Ok(Borrowed::Nothing);
@@ -92,8 +96,12 @@ impl Stock {
         for offer in offers.iter().filter(|offer| offer.free + offer.over > 0) {
             let from = &shards[offer.shard as usize];
             let token = token();
-            let call = on_sale(&LEND, from).part("loans").arg(&token);
-            let call = call.arg(qty - free.min(qty)).arg(home).idempotent();
+            let call = on_sale(&LEND, from).part("loans").part("ended_loans");
+            let call = call
+                .arg(&token)
+                .arg(qty - free.min(qty))
+                .arg(home)
+                .idempotent();
             let (lent, id, ends): (u64, String, u64) = call.run(&inner.store).await?;
             if lent > 0 {
                 observe::event("stock.borrowed");
@@ -105,17 +113,15 @@ impl Stock {
         Ok(Borrowed::Nothing)
     }
 
-    /// What the shards other than `home` could lend, in one round trip.
-    async fn offers(&self, shards: &[Entity], home: u32) -> Result<Vec<Offer>> {
-        let others = (0..).zip(shards).filter(|(shard, _)| *shard != home);
-        let (numbers, entities): (Vec<u32>, Vec<&Entity>) = others.unzip();
+    /// What the shards could lend, in one round trip.
+    async fn offers(&self, shards: &[Entity]) -> Result<Vec<Offer>> {
         let mut batch = Batch::new();
-        for entity in entities {
-            batch.push(OFFER.on(entity).key().part("holds").idempotent());
+        for shard in shards {
+            batch.push(OFFER.on(shard).key().part("holds").idempotent());
         }
-        let mut offers = Vec::with_capacity(numbers.len());
+        let mut offers = Vec::with_capacity(shards.len());
         let answers = batch.run::<Vec<u64>>(&self.0.store).await?;
-        for (shard, answer) in numbers.into_iter().zip(answers) {
+        for (shard, answer) in (0..).zip(answers) {
             if let [free, lent, over] = answer?[..] {
                 offers.push(Offer {
                     shard,
@@ -144,7 +150,8 @@ impl Stock {
             .idempotent()
             .run(store)
             .await?;
-        let close = SETTLE_LOAN.on(from).key().part("loans").arg(token);
+        let close = SETTLE_LOAN.on(from).key().part("loans");
+        let close = close.part("ended_loans").arg(token);
         let close = close.arg(u32::from(accepted > 0)).idempotent();
         close.run::<u32>(store).await?;
         Ok(())

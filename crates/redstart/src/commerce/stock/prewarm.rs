@@ -84,7 +84,9 @@ impl Stock {
         }
         let call = |n: usize, sale: &Sale| -> Call<'_> {
             let ends = sale.ends.map(|ends| ends.to_string());
-            let call = PREWARM.on(&shards[n]).key().arg(&sale.id);
+            let call = PREWARM.on(&shards[n]).key().part("requests");
+            let call = call.part("holds").part("users").part("restocks");
+            let call = call.part("loans").part("expired").arg(&sale.id);
             let call = call.arg(sale.units).arg(self.share(sale.units, n));
             call.arg(ends.unwrap_or_default()).arg(millis(ttl))
         };

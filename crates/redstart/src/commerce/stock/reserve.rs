@@ -39,8 +39,12 @@ impl Stock {
             check_time("a hold", hold)?;
             let mut answer = self.try_reserve(request, qty, hold).await?;
             // Others may take what was borrowed, so this may need more than one attempt; but never more than there are
-            // lenders.
-            for _ in 1..inner.shards {
+            // lenders, and once more if loans of a process that died had to be settled first.
+            let attempts = match inner.shards {
+                1 => 0,
+                shards => shards,
+            };
+            for _ in 0..attempts {
                 let Reserve::SoldOut { free } = answer else {
                     break;
                 };

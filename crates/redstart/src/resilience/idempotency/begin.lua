@@ -1,7 +1,8 @@
 -- Claims a request, or says what became of it. After now.lua.
 --
 -- KEYS     1  the request (hash: f fingerprint, t token of the run, e end of its lease in us, r result,
---             u set if its outcome is unknown, 'v' and a token for each run that was called off before it began)
+--             u set if its outcome is unknown, 'v' and a token for each run that was called off before it began with the
+--             end of that mark in ms, l the last of these ends)
 -- ARGV     1  fingerprint
 --          2  token of this run
 --          3  lease in us

@@ -216,7 +216,7 @@ impl Claim {
                 observe::event("idempotency.late");
                 tracing::warn!(%error, "the end of a run was not recorded yet; it is attempted again");
             }
-            if started.elapsed() > patience.min(self.inner.ttl) {
+            if started.elapsed() > patience.min(self.inner.ttl.saturating_add(self.inner.lease)) {
                 tracing::error!(%error, "the end of a run could not be recorded");
                 return;
             }

@@ -266,7 +266,10 @@ impl Link {
             Ok(value) => Ok(value),
             Err(Failure::Answer(error)) => Err(self.refused(error, generation)),
             Err(Failure::TimedOut) => {
-                self.unanswered(generation, unanswered.grace);
+                // A caller in a hurry fails alone: others share the connection.
+                if Instant::now() >= unanswered.grace {
+                    self.unanswered(generation, unanswered.grace);
+                }
                 Err(Failure::TimedOut)
             }
             Err(failure) => {
@@ -347,9 +350,10 @@ impl Drop for Unanswered<'_> {
         if !self.armed {
             return;
         }
-        if Instant::now() >= self.deadline {
+        let now = Instant::now();
+        if now >= self.grace {
             self.link.unanswered(self.generation, self.grace);
-        } else {
+        } else if now < self.deadline {
             metrics::counter!("redstart_store_cancelled_total").increment(1);
         }
     }

@@ -73,8 +73,19 @@ impl Word {
 
     /// A sentinel is not heard any more.
     fn silent(&self, sentinel: usize) {
-        if let Some(told) = self.told.lock().get_mut(sentinel) {
-            *told = None;
+        let mut told = self.told.lock();
+        if let Some(word) = told.get_mut(sentinel) {
+            *word = None;
+        }
+        // What it said last may have outvoted those that name another master: they are asked again.
+        let named = self.named.lock();
+        if named.is_some()
+            && told
+                .iter()
+                .flatten()
+                .any(|word| Some(word) != named.as_ref())
+        {
+            self.switches.send_modify(|switches| *switches += 1);
         }
     }
 

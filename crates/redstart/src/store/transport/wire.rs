@@ -104,6 +104,8 @@ struct Waiter {
     /// `None` once the deadline has passed; the reply is still awaited, to keep the order.
     reply: Option<oneshot::Sender<Outcome>>,
     deadline: Instant,
+    /// When the connection counts as dead without a reply: later, if the caller is in a hurry.
+    patience: Instant,
     expects: Expects,
     /// Where the request starts among all bytes ever asked.
     start: u64,
@@ -221,6 +223,7 @@ impl Wire {
         queue.waiters.push_back(Waiter {
             reply: Some(reply),
             deadline,
+            patience: request.store_deadline(),
             expects,
             start: queue.total,
         });

@@ -14,7 +14,8 @@ hfill('requests', 'h 1 1 ann', request)
 zfill('holds', PAST, request)
 call('HSET', 'users', 'ann', N)
 hfill('loans', '1 2 3 4 id')
-return { 'sale', 'requests', 'holds', 'users', 'expired', 'loans' }, { 'token', 10, 1 }
+hfill('ended', 1)
+return { 'sale', 'requests', 'holds', 'users', 'expired', 'loans', 'ended' }, { 'token', 10, 1 }
 
 -- [stock.offer]
 call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -22,7 +23,12 @@ zfill('holds', PAST)
 return { 'sale', 'holds' }, {}
 
 -- [stock.prewarm]
-return { 'sale' }, { 'id', 100, 50, '', 60000 }
+hfill('requests', 'h 1 1 ann')
+zfill('holds', PAST)
+hfill('users', 1)
+hfill('restocks', 1)
+hfill('loans', '1 2 3 4 id')
+return { 'sale', 'requests', 'holds', 'users', 'restocks', 'loans', 'expired' }, { 'id', 100, 50, '', 60000 }
 
 -- [stock.receive]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -58,7 +64,8 @@ return { 'sale', 'requests', 'holds', 'users', 'expired' }, { name(1), 'c' }
 -- [stock.settle_loan]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', N, 'moves', 0, 'ends', text(FUTURE / 1000))
 hfill('loans', '1 2 3 4 id')
-return { 'sale', 'loans' }, { name(1), 1 }
+hfill('ended', 1)
+return { 'sale', 'loans', 'ended' }, { name(1), 1 }
 
 -- [stock.time]
 return { 'sale' }, {}

@@ -63,13 +63,14 @@ fn first_key(name: &[u8], args: &[&[u8]]) -> Option<usize> {
             args.iter().position(streams)? + 1
         }
         b"ZUNION" | b"ZINTER" | b"ZDIFF" | b"ZINTERCARD" | b"SINTERCARD" | b"LMPOP" | b"ZMPOP"
-        | b"BITOP" | b"OBJECT" | b"XINFO" | b"XGROUP" | b"MEMORY" => 2,
+        | b"BITOP" | b"MSETEX" | b"OBJECT" | b"XINFO" | b"XGROUP" | b"MEMORY" => 2,
         b"BLMPOP" | b"BZMPOP" => 3,
         b"PING" | b"ECHO" | b"TIME" | b"INFO" | b"COMMAND" | b"CLIENT" | b"HELLO" | b"AUTH"
         | b"SELECT" | b"CLUSTER" | b"ROLE" | b"LASTSAVE" | b"LATENCY" | b"SLOWLOG" | b"ACL"
         | b"MODULE" | b"PUBLISH" | b"PUBSUB" | b"RANDOMKEY" | b"READONLY" | b"READWRITE"
-        | b"WAIT" | b"SCAN" | b"ASKING" | b"DEBUG" | b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET"
-        | b"FLUSHALL" | b"FLUSHDB" | b"CONFIG" | b"SCRIPT" | b"FUNCTION" | b"DBSIZE" | b"KEYS" => {
+        | b"WAIT" | b"WAITAOF" | b"SCAN" | b"ASKING" | b"DEBUG" | b"MULTI" | b"EXEC"
+        | b"DISCARD" | b"RESET" | b"FLUSHALL" | b"FLUSHDB" | b"CONFIG" | b"SCRIPT"
+        | b"FUNCTION" | b"DBSIZE" | b"KEYS" => {
             return None;
         }
         _ => 1,
@@ -85,7 +86,8 @@ pub(in crate::store) enum Touched<'a> {
 }
 
 /// What a command touches, as far as its words tell: the keys of every command of Redis and Valkey that has more than one, and
-/// the first key of all others, which are those with one key and the modules'.
+/// the first key of all others, which are those with one key and the modules'. A script without keys touches nothing, so it
+/// keeps no order with other requests.
 pub(in crate::store) fn touched(cmd: &Cmd) -> Touched<'_> {
     let args = words(cmd);
     let Some(name) = args.first().map(|name| name.to_ascii_uppercase()) else {
@@ -117,6 +119,7 @@ pub(in crate::store) fn touched(cmd: &Cmd) -> Touched<'_> {
             b"BLPOP" | b"BRPOP" | b"BZPOPMIN" | b"BZPOPMAX" => {
                 Some(from(1).take(args.len().saturating_sub(2)).collect())
             }
+            b"MSETEX" => number(1).map(|count| from(2).step_by(2).take(count).collect()),
             b"BITOP" => Some(from(2).collect()),
             b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
                 counted(2).map(Iterator::collect)
@@ -329,6 +332,8 @@ mod tests {
             ("SUNIONSTORE to a b", "to a b"),
             ("PFMERGE to a b", "to a b"),
             ("BITOP AND to a b", "to a b"),
+            ("MSETEX 2 a 1 b 2 EX 9", "a b"),
+            ("WAITAOF 1 0 100", ""),
             ("ZUNIONSTORE to 2 a b WEIGHTS 1 2", "to a b"),
             ("ZRANGESTORE to a 0 -1", "to a"),
             ("ZMPOP 2 a b MIN", "a b"),

@@ -170,7 +170,8 @@ impl Task {
     /// Answers those whose deadline has passed.
     ///
     /// A connection on which one has passed may be dead, and its caller may have gone before and tell nobody. So it
-    /// takes no more requests; the replies that still come are handed out.
+    /// takes no more requests; the replies that still come are handed out. The deadline of a caller in a hurry says nothing
+    /// of the connection: for that, the store's own deadline counts.
     fn watch(&mut self, cx: &mut Context<'_>) {
         loop {
             let alarm = self.shared.queue.lock().alarm;
@@ -189,14 +190,19 @@ impl Task {
             let mut queue = self.shared.queue.lock();
             let mut next: Option<Instant> = None;
             let mut late = false;
+            let mut wake = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+            let open = matches!(queue.state, State::Open);
             for waiter in &mut queue.waiters {
                 if waiter.reply.is_some() {
-                    if waiter.deadline <= now {
-                        waiter.answer(Err(Failure::TimedOut));
-                        late = true;
-                    } else {
-                        next = Some(next.map_or(waiter.deadline, |next| next.min(waiter.deadline)));
+                    match waiter.deadline <= now {
+                        true => waiter.answer(Err(Failure::TimedOut)),
+                        false => wake(waiter.deadline),
                     }
+                }
+                match waiter.patience <= now {
+                    true => late = true,
+                    false if open && waiter.reply.is_none() => wake(waiter.patience),
+                    false => {}
                 }
             }
             queue.alarm = next;
