@@ -150,6 +150,9 @@ fn bar(time: Option<Duration>, campaigns: usize) -> ProgressBar {
     bar
 }
 
+/// How many lines of a failure are kept.
+const REASON_LINES: usize = 8;
+
 /// Runs a campaign once, shows its last line as it goes, and prints the outcome.
 fn one(
     campaign: &Campaign,
@@ -189,6 +192,8 @@ fn one(
     let mut result = String::new();
     let mut figures = Vec::new();
     let mut tests = Vec::new();
+    // Tests that fail early say why long before the last lines.
+    let (mut reasons, mut follow) = (Vec::new(), 0);
     for line in BufReader::new(reader).lines() {
         let line = line?;
         if line.trim().is_empty() {
@@ -202,6 +207,13 @@ fn one(
         }
         if let Some(test) = ended(&line) {
             tests.push(test);
+        }
+        if line.contains(" panicked at ") || line.starts_with("Error: ") {
+            follow = REASON_LINES;
+        }
+        if follow > 0 && reasons.len() < 20 * REASON_LINES {
+            reasons.push(line.clone());
+            follow -= 1;
         }
         bar.set_message(line.clone());
         if time.is_some() {
@@ -222,7 +234,8 @@ fn one(
     // Not `bar.println`, which is silent where there is no terminal.
     bar.suspend(|| {
         if !passed {
-            last.iter().for_each(|line| println!("        {line}"));
+            let lines = last.iter().chain(&reasons);
+            lines.for_each(|line| println!("        {line}"));
         }
         if let Some(fault) = &fault {
             println!("        {name}: {fault}");

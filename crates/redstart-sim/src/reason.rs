@@ -56,7 +56,8 @@ pub fn explains(plan: &Plan, text: &str, lost: bool) -> bool {
     // Where round trips take long, several of them may not fit into a deadline.
     let calm = plan.faults.is_empty() && plan.weather.slow.0 == 0 && plan.weather.delay.1 <= 3;
     // A script of a queue is many windows long, and several of them share a connection.
-    let narrow = plan.weather.window <= 1024 && plan.weather.split >= 500;
+    let narrow =
+        plan.weather.window <= 1024 && (plan.weather.split >= 500 || plan.weather.delay.1 >= 3);
     let calm = calm && !(narrow && plan.deadline <= Duration::from_millis(150));
     !(calm && DOWN.iter().any(|words| text.contains(words)))
 }

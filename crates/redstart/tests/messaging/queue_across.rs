@@ -52,6 +52,15 @@ type Seen = Arc<Mutex<Vec<Vec<ChildResult<u64>>>>>;
 
 /// A worker of a queue. 13 fails; 7 waits for the gate.
 async fn worker(queue: &Queue, seen: &Seen, gate: &Arc<Semaphore>) -> Result<Worker> {
+    worker_with(2, queue, seen, gate).await
+}
+
+async fn worker_with(
+    attempts: u16,
+    queue: &Queue,
+    seen: &Seen,
+    gate: &Arc<Semaphore>,
+) -> Result<Worker> {
     let (seen, gate) = (seen.clone(), gate.clone());
     Ok(queue
         .worker(move |Square(n): Square, _: JobContext| {
@@ -77,7 +86,7 @@ async fn worker(queue: &Queue, seen: &Seen, gate: &Arc<Semaphore>) -> Result<Wor
                 anyhow::Ok(Returned::<Total>(total.sum()))
             }
         })
-        .retry(Backoff::fixed(Duration::from_millis(1)), 2)
+        .retry(Backoff::fixed(Duration::from_millis(1)), attempts)
         .lease(Duration::from_secs(2))
         .start()
         .await?)
@@ -369,12 +378,14 @@ async fn fault_a_parent_hears_of_its_child_while_the_node_of_other_parents_does_
 matrix! {
     processes:
     async fn processes_killed_between_any_two_steps_lose_no_flow_across_queues(backend: &Backend) -> Result<()> {
+        // A job may die with its worker many times.
+        const ATTEMPTS: u16 = 1000;
         let (_store, queues) = queues(backend).await?;
         let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
         let mut workers = Vec::new();
         if child::role().is_some() {
             for queue in &queues {
-                workers.push(worker(queue, &seen, &gate).await?);
+                workers.push(worker_with(ATTEMPTS, queue, &seen, &gate).await?);
             }
             child::say("ready");
             std::future::pending::<()>().await;
@@ -392,7 +403,7 @@ matrix! {
             child.kill9();
         }
         for queue in &queues {
-            workers.push(worker(queue, &seen, &gate).await?);
+            workers.push(worker_with(ATTEMPTS, queue, &seen, &gate).await?);
         }
         for (root, expected) in roots {
             let outcome = queues[0].handle::<Total>(root).result_within(LONG).await?;
