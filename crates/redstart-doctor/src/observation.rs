@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{
+    budget::Limits,
     library::{Libraries, Signs},
     pattern::{Role, has_role},
     trace::{Ops, Trace},
@@ -47,6 +48,7 @@ pub(crate) struct Observations {
     pub(crate) keys: u64,
     /// The time between the two looks, in seconds.
     pub(crate) gap: f64,
+    pub(crate) limits: Limits,
 }
 
 /// One server.
@@ -149,11 +151,12 @@ impl NodeFacts {
     }
 
     /// How much the server's settings say about its use: a server of a few minutes has those of a test.
-    pub(crate) fn maturity(&self) -> f64 {
+    pub(crate) fn maturity(&self, limits: &Limits) -> f64 {
+        let settled = limits.settled.as_secs();
         match self.uptime() {
-            0..3_600 => 0.6,
-            3_600..86_400 => 0.8,
-            _ => 1.0,
+            up if up >= settled => 1.0,
+            up if up >= settled / 24 => 0.8,
+            _ => 0.6,
         }
     }
 }
