@@ -335,7 +335,8 @@ impl Run {
                 &mut self.facts.libraries,
                 &self.facts.groups,
                 &self.facts.nodes,
-                now as f64 / 1000.0,
+                &slots,
+                now,
             )
             .await;
             names = Some(found);
