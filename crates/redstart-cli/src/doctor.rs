@@ -20,7 +20,7 @@ use crate::Failure;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Stages:\n  \
-      free      INFO, CONFIG, SLOWLOG, CLIENT LIST, XINFO; always runs\n  \
+      free      INFO, CONFIG, SLOWLOG, LATENCY, CLIENT LIST, XINFO; always runs\n  \
       sampled   --sample: names by SCAN in small steps, some keys of each pattern looked at twice\n  \
       observed  --observe 10s: MONITOR for that long; proves races between clients\n  \
       --all runs the three of them. Nothing is ever written.\n\n\

@@ -572,7 +572,7 @@ impl Run {
                 ran: self.free,
                 note: match self.free {
                     true => format!(
-                        "settings, statistics, SLOWLOG and clients of {} servers; {} streams",
+                        "settings, statistics, SLOWLOG, LATENCY and clients of {} servers; {} streams",
                         self.facts.nodes.len(),
                         self.facts.streams.len()
                     ),

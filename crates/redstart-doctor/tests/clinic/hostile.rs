@@ -81,7 +81,14 @@ async fn what_an_acl_or_a_renamed_command_hides_is_named() -> anyhow::Result<()>
     let report = examine(doctor(&url).sampled().observed(Duration::from_millis(200))).await?;
     assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
     let blind = |what: &str| report.blinds.iter().any(|blind| blind.what.contains(what));
-    for what in ["CONFIG", "SLOWLOG", "CLIENT LIST", "MONITOR", "ACL"] {
+    for what in [
+        "CONFIG",
+        "SLOWLOG",
+        "LATENCY",
+        "CLIENT LIST",
+        "MONITOR",
+        "ACL",
+    ] {
         assert!(blind(what), "{what}: {:#?}", report.blinds);
     }
     assert!(
