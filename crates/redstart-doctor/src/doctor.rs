@@ -667,12 +667,17 @@ fn copy_of(path: &Path) -> Result<tempfile::TempDir> {
     let into = copy.path().join("appendonlydir");
     std::fs::create_dir(&into).map_err(failed)?;
     if path.is_file() {
-        std::fs::copy(path, into.join("appendonly.aof.1.incr.aof")).map_err(failed)?;
-        std::fs::write(
-            into.join("appendonly.aof.manifest"),
-            "file appendonly.aof.1.incr.aof seq 1 type i\n",
-        )
-        .map_err(failed)?;
+        let mut first = [0; 16];
+        let read = std::fs::File::open(path)
+            .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
+            .map_err(failed)?;
+        let (name, kind) = match snapshot::is_snapshot(&first[..read]) {
+            true => ("appendonly.aof.1.base.rdb", 'b'),
+            false => ("appendonly.aof.1.incr.aof", 'i'),
+        };
+        std::fs::copy(path, into.join(name)).map_err(failed)?;
+        let manifest = format!("file {name} seq 1 type {kind}\n");
+        std::fs::write(into.join("appendonly.aof.manifest"), manifest).map_err(failed)?;
         return Ok(copy);
     }
     let inner = path.join("appendonlydir");

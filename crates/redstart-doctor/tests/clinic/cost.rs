@@ -302,35 +302,61 @@ async fn a_monitor_log_and_an_append_only_file_are_examined_too() -> anyhow::Res
     );
     assert!(!report.stages[0].ran && report.stages[2].ran);
 
-    let server = Server::builder(Kind::Redis)
-        .config("appendonly", "yes")
-        .config("aof-use-rdb-preamble", "no")
-        .start()
+    // The server's default is a base in RDB format.
+    for preamble in ["yes", "no"] {
+        let server = Server::builder(Kind::Redis)
+            .config("appendonly", "yes")
+            .config("aof-use-rdb-preamble", preamble)
+            .start()
+            .await?;
+        // In the base, and behind it.
+        server.command(&["SET", "lock:report", "1"]).await?;
+        server.command(&["BGREWRITEAOF"]).await?;
+        wait_until(
+            "the base to be written",
+            Duration::from_secs(60),
+            async || {
+                let rewriting = server.info("aof_rewrite_in_progress").await.ok()?;
+                let scheduled = server.info("aof_rewrite_scheduled").await.ok()?;
+                (rewriting == "0" && scheduled == "0").then_some(())
+            },
+        )
         .await?;
-    server.command(&["SET", "lock:report", "1"]).await?;
-    redis_cli(
-        &["-p", &server.port().to_string(), "shutdown", "nosave"],
-        "",
-    )
-    .ok();
-    let dir = server.dir().join("appendonlydir");
-    let before: u64 = std::fs::read_dir(&dir)?
-        .map(|entry| {
-            entry
-                .and_then(|entry| entry.metadata())
-                .map_or(0, |meta| meta.len())
-        })
-        .sum();
-    let report = examine(doctor(&server.dir().display().to_string())).await?;
-    assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
-    let after: u64 = std::fs::read_dir(&dir)?
-        .map(|entry| {
-            entry
-                .and_then(|entry| entry.metadata())
-                .map_or(0, |meta| meta.len())
-        })
-        .sum();
-    assert_eq!(before, after);
+        server.command(&["SET", "mutex:other", "1"]).await?;
+        redis_cli(
+            &["-p", &server.port().to_string(), "shutdown", "nosave"],
+            "",
+        )
+        .ok();
+        let dir = server.dir().join("appendonlydir");
+        let before = crate::files(&dir)?;
+        let base = before.iter().find_map(|(name, ..)| {
+            let name = name.to_str()?;
+            name.contains(".base.").then(|| dir.join(name))
+        });
+        let base = base.ok_or_else(|| anyhow::anyhow!("no base in {before:?}"))?;
+        let extension = base.extension().and_then(|name| name.to_str());
+        assert_eq!(
+            extension,
+            Some(if preamble == "yes" { "rdb" } else { "aof" })
+        );
+        let locks = async |path: &std::path::Path| -> anyhow::Result<Vec<String>> {
+            let report = examine(doctor(&path.display().to_string())).await?;
+            let locks = report.sure().filter(|one| one.rule == "lock-without-ttl");
+            Ok(locks.map(|one| one.subject.clone()).collect())
+        };
+        assert_eq!(locks(server.dir()).await?, ["lock:report", "mutex:other"]);
+        assert_eq!(locks(&base).await?, ["lock:report"]);
+        // One file, as before version 7: commands follow the base.
+        let single = folder.path().join("appendonly.aof");
+        let mut bytes = std::fs::read(&base)?;
+        bytes.extend_from_slice(
+            b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*3\r\n$3\r\nSET\r\n$7\r\nmutex:a\r\n$1\r\n1\r\n",
+        );
+        std::fs::write(&single, bytes)?;
+        assert_eq!(locks(&single).await?, ["lock:report", "mutex:a"]);
+        assert_eq!(before, crate::files(&dir)?, "the log was touched");
+    }
     Ok(())
 }
 
