@@ -16,6 +16,20 @@
 //! baseline.rs      comparison with an earlier run
 //! ```
 //!
+//! # Sources
+//!
+//! A server by its URL, an RDB file, an append-only file (with or without a base in RDB format), and a log of commands for
+//! the observed stage where MONITOR may not run. The log is what MONITOR printed, or what an application or a proxy writes
+//! itself, one JSON object per line:
+//!
+//! ```json
+//! {"time":1767268800.25,"client":"api-1","command":["GET","product:7"]}
+//! ```
+//!
+//! `time` is in seconds since 1970 or in RFC 3339, with fractions: the order of the lines is the order of the commands, and
+//! times decide which locks and entries had expired. `client` names the connection, because races are told by which
+//! connection sent what. `db` is optional.
+//!
 //! # Promises
 //!
 //! - Nothing is written: commands that could write are refused before they are sent.

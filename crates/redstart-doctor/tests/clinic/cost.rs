@@ -364,6 +364,35 @@ async fn a_monitor_log_and_an_append_only_file_are_examined_too() -> anyhow::Res
 async fn every_node_of_a_cluster_is_examined() -> anyhow::Result<()> {
     let cluster = redstart_testkit::shared_cluster().await?;
     let client = redstart::Store::connect(cluster.url()).await?;
+    // The same, as an application or a proxy notes it.
+    let log = folder.path().join("commands.jsonl");
+    let mut lines = String::new();
+    for i in 0..20 {
+        for (at, client, command) in [
+            (1, "api-1", "GET"),
+            (2, "api-2", "INCR"),
+            (3, "api-1", "INCR"),
+        ] {
+            lines += &format!(
+                "{{\"time\":17000000{i:02}.{at},\"client\":\"{client}\",\"command\":[\"{command}\",\"rate:7\"]}}\n"
+            );
+        }
+        lines += &format!(
+            "{{\"time\":17000000{i:02}.4,\"client\":\"api-1\",\"command\":[\"SET\",\"note\",\"hunter2\"]}}\n"
+        );
+        lines += "{\"level\":\"info\",\"message\":\"served\"}\n";
+    }
+    std::fs::write(&log, lines)?;
+    let report = examine(doctor(&log.display().to_string())).await?;
+    let proven = report.sure().find(|one| one.rule == "check-then-increment");
+    assert!(
+        proven.is_some_and(|one| one.evidence.starts_with("proven")),
+        "{:#?}",
+        report.findings
+    );
+    assert!(!report.html().contains("hunter2"));
+    let left_out = |one: &redstart_doctor::Blind| one.why.starts_with("20 lines");
+    assert!(report.blinds.iter().any(left_out), "{:#?}", report.blinds);
     let namespace = redstart_testkit::unique_namespace("doctor");
     for i in 0..60 {
         let key = format!("{namespace}:cache:{i}");
