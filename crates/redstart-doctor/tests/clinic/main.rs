@@ -4,6 +4,7 @@ mod cost;
 mod hostile;
 mod libraries;
 mod race;
+mod page;
 
 use std::time::Duration;
 
