@@ -4,6 +4,7 @@
 //! cases.rs      worlds of a plain server: commands, traffic, settings, connections
 //! topology.rs   worlds of a Cluster, of replicas and of a Sentinel group
 //! library.rs    worlds that Redstart itself makes
+//! mixed.rs      all of cases.rs at once on one server, among many keys that are in order
 //! world.rs      how a world is made and examined
 //! ```
 //!
@@ -17,6 +18,8 @@
 mod cases;
 #[path = "corpus/library.rs"]
 mod library;
+#[path = "corpus/mixed.rs"]
+mod mixed;
 #[path = "corpus/topology.rs"]
 mod topology;
 #[path = "corpus/world.rs"]
