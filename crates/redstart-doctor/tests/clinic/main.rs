@@ -1,10 +1,11 @@
 //! Examinations of servers that work, of servers that race, and of servers that do not help.
 
+mod breakage;
 mod cost;
 mod hostile;
 mod libraries;
-mod race;
 mod page;
+mod race;
 
 use std::time::Duration;
 
