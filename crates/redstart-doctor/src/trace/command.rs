@@ -110,6 +110,9 @@ fn set_options(words: &[Vec<u8>], now: f64) -> SetOptions {
     options
 }
 
+/// Keys of one command that others are compared with.
+const FEW: usize = 32;
+
 /// Whether a key's name is another's with something behind it.
 fn belongs(name: &[u8], of: &[u8]) -> bool {
     let rest = name.strip_prefix(of).filter(|_| !of.is_empty());
@@ -194,13 +197,15 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
         "PEXPIREAT" => one(Action::Expire {
             seconds: number(words.get(2)).unwrap_or(0.0) / 1000.0 - now,
         }),
+        // Each is compared with each: of a long list only the beginning.
         "DEL" | "UNLINK" => (1..all)
-            .map(
-                |at| match (1..all).any(|of| belongs(&words[at], &words[of])) {
+            .map(|at| {
+                let mut others = words[1..all.min(FEW)].iter();
+                match others.any(|of| belongs(&words[at], of)) {
                     true => (at, Action::Revoke),
                     false => (at, Action::Delete),
-                },
-            )
+                }
+            })
             .collect(),
         "GETDEL" => one(Action::Delete),
         "HGETALL" => one(Action::HashGet),
