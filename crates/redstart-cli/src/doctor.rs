@@ -20,7 +20,7 @@ use crate::Failure;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Stages:\n  \
-      free      INFO, CONFIG, SLOWLOG, CLIENT LIST, XINFO; always runs\n  \
+      free      INFO, CONFIG, SLOWLOG, LATENCY, CLIENT LIST, XINFO; always runs\n  \
       sampled   --sample: names by SCAN in small steps, some keys of each pattern looked at twice\n  \
       observed  --observe 10s: MONITOR for that long; proves races between clients\n  \
       --all runs the three of them. Nothing is ever written.\n\n\
@@ -29,14 +29,16 @@ use crate::Failure;
       redstart doctor --url redis+cluster://node1,node2 --sample --html report.html\n  \
       redstart doctor --url redis://localhost --all --json --fail-on high\n  \
       redstart doctor --rdb dump.rdb\n  \
-      redstart doctor monitor.log\n\n\
+      redstart doctor monitor.log\n  \
+      redstart doctor commands.jsonl\n\n\
+      A log in JSON has a line like {\"time\":1767268800.25,\"client\":\"api-1\",\"command\":[\"GET\",\"k\"]} for each command.\n\n\
       Exit status: 0 nothing at --fail-on or above, 1 a finding at it, 2 wrong arguments, 3 server unavailable."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Sub>,
     /// What to examine: a URL (redis://, rediss://, redis+sentinel://, redis+cluster://, redis+unix://, memory://), host:port, an
-    /// RDB file, an append-only file or its folder, or a log of MONITOR
+    /// RDB file, an append-only file or its folder, or a log of commands: of MONITOR, or in JSON
     #[arg(value_name = "TARGET", conflicts_with = "url")]
     target: Option<String>,
     /// The same, as an option

@@ -160,6 +160,57 @@ async fn exit_status_suppressions_and_baseline_serve_a_pipeline() -> anyhow::Res
     Ok(())
 }
 
+/// What SARIF 2.1.0 requires of a log, its runs, tools, rules and results, and the values it allows.
+fn assert_sarif(log: &serde_json::Value) {
+    assert_eq!(log["version"], "2.1.0");
+    assert!(
+        log["$schema"]
+            .as_str()
+            .is_some_and(|uri| uri.starts_with("https://"))
+    );
+    let filled = |value: &serde_json::Value| value.as_str().is_some_and(|text| !text.is_empty());
+    let levels = ["none", "note", "warning", "error"];
+    let runs = log["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 1);
+    for run in runs {
+        let driver = &run["tool"]["driver"];
+        assert!(filled(&driver["name"]) && filled(&driver["version"]));
+        let rules = driver["rules"].as_array().expect("rules");
+        let mut ids = BTreeSet::new();
+        for rule in rules {
+            assert!(
+                ids.insert(rule["id"].as_str().expect("an id")),
+                "{rule} twice"
+            );
+            for text in ["shortDescription", "fullDescription", "help"] {
+                assert!(filled(&rule[text]["text"]), "{text} of {rule}");
+            }
+            let level = rule["defaultConfiguration"]["level"].as_str();
+            assert!(levels.contains(&level.expect("a level")), "{rule}");
+        }
+        let results = run["results"].as_array().expect("results");
+        assert!(!results.is_empty());
+        for result in results {
+            assert!(filled(&result["message"]["text"]), "{result}");
+            assert!(levels.contains(&result["level"].as_str().expect("a level")));
+            let rank = result["rank"].as_f64().expect("a rank");
+            assert!((0.0..=100.0).contains(&rank), "{rank}");
+            let index = result["ruleIndex"].as_u64().expect("an index") as usize;
+            assert_eq!(rules[index]["id"], result["ruleId"]);
+            for location in result["locations"].as_array().expect("locations") {
+                for place in location["logicalLocations"].as_array().expect("places") {
+                    assert!(filled(&place["fullyQualifiedName"]), "{place}");
+                }
+            }
+            let prints = result["partialFingerprints"].as_object().expect("prints");
+            assert!(prints.values().all(filled), "{prints:?}");
+        }
+        for invocation in run["invocations"].as_array().expect("invocations") {
+            assert!(invocation["executionSuccessful"].is_boolean());
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_report_is_for_people_too() -> anyhow::Result<()> {
     let server = faulty().await?;
@@ -189,12 +240,7 @@ async fn the_report_is_for_people_too() -> anyhow::Result<()> {
     assert!(markdown.contains("| high |"), "{markdown}");
     let sarif: serde_json::Value =
         serde_json::from_slice(&doctor(&server.url(), &["--sample", "--sarif"])?.stdout)?;
-    assert_eq!(sarif["version"], "2.1.0");
-    assert!(
-        sarif["runs"][0]["results"]
-            .as_array()
-            .is_some_and(|results| !results.is_empty())
-    );
+    assert_sarif(&sarif);
 
     let rules = text(&redstart(&["doctor", "rules", "--json"]).output()?.stdout);
     assert!(rules.lines().count() > 50);
@@ -414,6 +460,32 @@ async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
         "doctor of {keys} keys beside {round} writes of 1 MB: {most} KB of memory at most"
     ));
     assert!(most > 0 && most <= 200_000, "{most} KB");
+    Ok(())
+}
+
+/// A key may be named to clear the screen or to look like a line of the report.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_keys_do_not_reach_the_terminal_as_they_are() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let mut client = server.client().await?;
+    for i in 0..20 {
+        let name = format!("cache:\u{1b}[2J\u{9b}31m\r\nhigh lock:all\u{202e}:{i}");
+        redis::cmd("SET")
+            .arg(name)
+            .arg("{\"id\":1}")
+            .query_async::<()>(&mut client)
+            .await?;
+    }
+    for form in ["--quiet", "--json", "--markdown", "--sarif"] {
+        let output = doctor(&server.url(), &["--sample", form])?;
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        for shown in [text(&output.stdout), text(&output.stderr)] {
+            let odd = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+            assert!(!shown.contains(odd), "{form}: {shown:?}");
+            assert!(!shown.contains("\nhigh lock:all"), "{form}: {shown:?}");
+        }
+        assert!(text(&output.stdout).contains("cache:"), "{form}");
+    }
     Ok(())
 }
 

@@ -1,6 +1,33 @@
-//! How much an examination may ask for.
+//! How much an examination may ask for, and from when on its rules are sure.
 
 use std::time::Duration;
+
+/// Ages and sizes from which rules are sure. A server that lives shorter, or a test, has others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// A server that has run for this long has the settings that it is meant to have.
+    pub(crate) settled: Duration,
+    /// A client or consumer that has asked for nothing for this long is idle.
+    pub(crate) idle: Duration,
+    /// A replica that has acknowledged nothing for this long lags.
+    pub(crate) lag: Duration,
+    /// A key with this many commands a second is busy.
+    pub(crate) busy: u64,
+    /// The memory that the server may use, where that is less than its host has.
+    pub(crate) memory: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            settled: Duration::from_secs(24 * 60 * 60),
+            idle: Duration::from_secs(5 * 60),
+            lag: Duration::from_secs(5),
+            busy: 2_000,
+            memory: None,
+        }
+    }
+}
 
 /// Bounds of an examination.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    budget::Budget,
+    budget::{Budget, Limits},
     collect::{self, Blinds},
     cost::Cost,
     error::{Error, Result},
@@ -41,6 +41,7 @@ pub struct Doctor {
     name: String,
     stages: Stages,
     budget: Budget,
+    limits: Limits,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -55,6 +56,7 @@ pub struct DoctorBuilder {
     url: String,
     stages: Stages,
     budget: Budget,
+    limits: Limits,
 }
 
 impl DoctorBuilder {
@@ -95,6 +97,37 @@ impl DoctorBuilder {
         self
     }
 
+    /// From this uptime on, the settings of a server are taken to be meant: a day unless set. A younger server may be one of a
+    /// test, and rules about its settings are not sure.
+    pub fn settled(mut self, uptime: Duration) -> Self {
+        self.limits.settled = uptime;
+        self
+    }
+
+    /// A client or consumer that has asked for nothing for this long is idle: five minutes unless set.
+    pub fn idle(mut self, time: Duration) -> Self {
+        self.limits.idle = time;
+        self
+    }
+
+    /// A replica that has acknowledged nothing for this long lags: five seconds unless set. Replicas acknowledge once a second.
+    pub fn lag(mut self, time: Duration) -> Self {
+        self.limits.lag = time;
+        self
+    }
+
+    /// A key with this many commands a second is busy: 2,000 unless set.
+    pub fn busy(mut self, rate: u64) -> Self {
+        self.limits.busy = rate;
+        self
+    }
+
+    /// The memory in bytes that the server may use, for a container that has less than its host.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.limits.memory = Some(bytes);
+        self
+    }
+
     /// Checks the URL. Nothing is connected yet.
     ///
     /// # Errors
@@ -120,6 +153,7 @@ impl DoctorBuilder {
             name,
             stages: self.stages,
             budget: self.budget,
+            limits: self.limits,
         })
     }
 }
@@ -131,6 +165,7 @@ impl Doctor {
             url: url.to_owned(),
             stages: Stages::default(),
             budget: Budget::default(),
+            limits: Limits::default(),
         }
     }
 
@@ -148,6 +183,7 @@ impl Doctor {
     pub async fn examine(&self, progress: &Progress) -> Result<Report> {
         let begun = Instant::now();
         let mut run = Run::default();
+        run.facts.limits = self.limits;
         match &self.target {
             Target::Log(path) => {
                 let (budget, cost) = (&self.budget, &mut run.cost);
@@ -299,7 +335,8 @@ impl Run {
                 &mut self.facts.libraries,
                 &self.facts.groups,
                 &self.facts.nodes,
-                now as f64 / 1000.0,
+                &slots,
+                now,
             )
             .await;
             names = Some(found);
@@ -535,7 +572,7 @@ impl Run {
                 ran: self.free,
                 note: match self.free {
                     true => format!(
-                        "settings, statistics, SLOWLOG and clients of {} servers; {} streams",
+                        "settings, statistics, SLOWLOG, LATENCY and clients of {} servers; {} streams",
                         self.facts.nodes.len(),
                         self.facts.streams.len()
                     ),
@@ -630,12 +667,17 @@ fn copy_of(path: &Path) -> Result<tempfile::TempDir> {
     let into = copy.path().join("appendonlydir");
     std::fs::create_dir(&into).map_err(failed)?;
     if path.is_file() {
-        std::fs::copy(path, into.join("appendonly.aof.1.incr.aof")).map_err(failed)?;
-        std::fs::write(
-            into.join("appendonly.aof.manifest"),
-            "file appendonly.aof.1.incr.aof seq 1 type i\n",
-        )
-        .map_err(failed)?;
+        let mut first = [0; 16];
+        let read = std::fs::File::open(path)
+            .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
+            .map_err(failed)?;
+        let (name, kind) = match snapshot::is_snapshot(&first[..read]) {
+            true => ("appendonly.aof.1.base.rdb", 'b'),
+            false => ("appendonly.aof.1.incr.aof", 'i'),
+        };
+        std::fs::copy(path, into.join(name)).map_err(failed)?;
+        let manifest = format!("file {name} seq 1 type {kind}\n");
+        std::fs::write(into.join("appendonly.aof.manifest"), manifest).map_err(failed)?;
         return Ok(copy);
     }
     let inner = path.join("appendonlydir");

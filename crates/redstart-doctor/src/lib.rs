@@ -16,6 +16,20 @@
 //! baseline.rs      comparison with an earlier run
 //! ```
 //!
+//! # Sources
+//!
+//! A server by its URL, an RDB file, an append-only file (with or without a base in RDB format), and a log of commands for
+//! the observed stage where MONITOR may not run. The log is what MONITOR printed, or what an application or a proxy writes
+//! itself, one JSON object per line:
+//!
+//! ```json
+//! {"time":1767268800.25,"client":"api-1","command":["GET","product:7"]}
+//! ```
+//!
+//! `time` is in seconds since 1970 or in RFC 3339, with fractions: the order of the lines is the order of the commands, and
+//! times decide which locks and entries had expired. `client` names the connection, because races are told by which
+//! connection sent what. `db` is optional.
+//!
 //! # Promises
 //!
 //! - Nothing is written: commands that could write are refused before they are sent.
@@ -39,8 +53,16 @@
 //! without TTL may be meant.
 //!
 //! Between two questions about MONITOR's backlog a server can be made to keep more than 32 MB, as much as its clients write in
-//! a tenth of a second. `cargo nextest run -p redstart-doctor --test clinic cost --no-capture` prints what each stage costs
-//! the clients of a server here; `REDSTART_SCALE_DOCTOR_LIVE_KEYS` sets how many keys it has.
+//! a tenth of a second.
+//!
+//! A step of the walk takes the server 0.1 to 0.2 ms, and no command takes it a millisecond as long as it has a processor: of
+//! 1,452 commands over 100,000 keys none did. On a machine with ten times as much to do as it has processors, 48 of 10,532
+//! commands over a million keys did, as did 17 of as many scripts of half the length that only count.
+//! The goal for a live workload is that one examination raises its p99 by at most 5 %. That is measured and not promised: on a
+//! machine with two busy processors, two windows without an examination differ by 10 to 80 % in p99, and MONITOR costs a server
+//! that is at its limit part of its throughput. `cargo nextest run -p redstart-doctor --test clinic cost --no-capture` prints
+//! what each stage costs the clients of a server here, beside what the machine does on its own;
+//! `REDSTART_SCALE_DOCTOR_LIVE_KEYS` sets how many keys it has.
 
 #![forbid(unsafe_code)]
 

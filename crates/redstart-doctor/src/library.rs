@@ -81,6 +81,8 @@ pub(crate) struct Libraries {
     pub(crate) bull: Vec<BullQueue>,
     pub(crate) sidekiq: Option<Sidekiq>,
     pub(crate) celery: Option<Celery>,
+    /// Queues and write-behind shards of Redstart.
+    pub(crate) waiting: Vec<Waiting>,
     /// What the contents of keys say.
     recognised: Option<Arc<Recognition>>,
 }
@@ -107,6 +109,20 @@ pub(crate) struct BullQueue {
     pub(crate) jobs_checked: u64,
     /// Active jobs without a lock on both looks.
     pub(crate) unlocked: u64,
+}
+
+/// A queue or a write-behind shard of Redstart.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) name: String,
+    /// Jobs that are ready, or writes that are not applied.
+    pub(crate) count: u64,
+    /// How long the oldest of them has waited, in milliseconds; `None` if that is not known.
+    pub(crate) oldest: Option<u64>,
+    /// A worker has a lease.
+    pub(crate) served: bool,
+    /// Nothing is handed out, because somebody said so.
+    pub(crate) paused: bool,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{
+    budget::Limits,
     library::{Libraries, Signs},
     pattern::{Role, has_role},
     trace::{Ops, Trace},
@@ -12,7 +13,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// What the server keeps anyway: INFO, CONFIG, SLOWLOG, CLIENT LIST, XINFO.
+    /// What the server keeps anyway: INFO, CONFIG, SLOWLOG, LATENCY, CLIENT LIST, XINFO.
     Free,
     /// Random keys, looked at twice.
     Sampled,
@@ -47,6 +48,7 @@ pub(crate) struct Observations {
     pub(crate) keys: u64,
     /// The time between the two looks, in seconds.
     pub(crate) gap: f64,
+    pub(crate) limits: Limits,
 }
 
 /// One server.
@@ -59,10 +61,13 @@ pub(crate) struct NodeFacts {
     pub(crate) commands: BTreeMap<String, CommandStat>,
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) slow: Vec<SlowEntry>,
+    /// Events that the latency monitor has noted: the longest of each kind.
+    pub(crate) latency: Vec<LatencyEvent>,
     pub(crate) clients: Vec<ClientFacts>,
     /// The list of clients was answered.
     pub(crate) clients_seen: bool,
     pub(crate) acl: Option<AclFacts>,
+    pub(crate) clock: Option<ClockFacts>,
     pub(crate) channels: Option<u64>,
     pub(crate) patterns: Option<u64>,
     /// The second look at INFO, for what grew meanwhile.
@@ -91,6 +96,23 @@ pub(crate) struct SlowEntry {
     pub(crate) key: Option<String>,
     /// Whether it reads a whole collection: `LRANGE k 0 -1`, `SMEMBERS k`.
     pub(crate) whole: bool,
+}
+
+/// A server's clock beside ours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockFacts {
+    /// How far it is ahead of ours, in seconds.
+    pub(crate) ahead: f64,
+    /// It may be as much more or less: half of the round trip.
+    pub(crate) doubt: f64,
+}
+
+/// One kind of event in LATENCY LATEST.
+#[derive(Clone, Debug)]
+pub(crate) struct LatencyEvent {
+    pub(crate) event: String,
+    /// The longest, in milliseconds.
+    pub(crate) longest: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -149,11 +171,12 @@ impl NodeFacts {
     }
 
     /// How much the server's settings say about its use: a server of a few minutes has those of a test.
-    pub(crate) fn maturity(&self) -> f64 {
+    pub(crate) fn maturity(&self, limits: &Limits) -> f64 {
+        let settled = limits.settled.as_secs();
         match self.uptime() {
-            0..3_600 => 0.6,
-            3_600..86_400 => 0.8,
-            _ => 1.0,
+            up if up >= settled => 1.0,
+            up if up >= settled / 24 => 0.8,
+            _ => 0.6,
         }
     }
 }

@@ -34,6 +34,7 @@ mod hot_key;
 mod hot_slot;
 mod incr_then_expire;
 mod keys_command;
+mod latency_spikes;
 mod lock_get_then_del;
 mod lock_outlived;
 mod lock_released_by_del;
@@ -48,6 +49,7 @@ mod queue_loses_jobs;
 mod queue_without_persistence;
 mod rate_limiter_flexible_without_ttl;
 mod redis_py_lock_without_ttl;
+mod redstart_clocks;
 mod redstart_queue_without_workers;
 mod redstart_two_quotas;
 mod redstart_two_ttls;
@@ -129,6 +131,7 @@ pub static RULES: &[Rule] = &[
     clients_without_names::RULE,
     connection_leak::RULE,
     slow_script::RULE,
+    latency_spikes::RULE,
     script_interpolation::RULE,
     open_server::RULE,
     dangerous_commands_open::RULE,
@@ -149,6 +152,7 @@ pub static RULES: &[Rule] = &[
     redstart_wedged_partition::RULE,
     redstart_two_quotas::RULE,
     redstart_two_ttls::RULE,
+    redstart_clocks::RULE,
 ];
 
 /// The rule of an id.

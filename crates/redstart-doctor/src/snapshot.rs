@@ -25,6 +25,20 @@ pub(crate) fn is_snapshot(first: &[u8]) -> bool {
     first.starts_with(b"REDIS") || first.starts_with(b"VALKEY")
 }
 
+/// Whether an RDB file that begins like this is the base of an append-only file.
+pub(crate) fn is_log_base(first: &[u8]) -> bool {
+    // The field has had two names.
+    [b"\xfa\x08aof-base".as_slice(), b"\xfa\x0caof-preamble"]
+        .iter()
+        .any(|field| {
+            let at = first.windows(field.len()).position(|part| part == *field);
+            at.is_some_and(|at| {
+                let value = &first[at + field.len()..];
+                value.starts_with(b"\xc0\x01") || value.starts_with(b"\x011")
+            })
+        })
+}
+
 /// What was in a file.
 pub(crate) struct Loaded {
     pub(crate) store: Store,

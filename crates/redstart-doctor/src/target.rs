@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     error::{Error, Result},
-    snapshot::is_snapshot,
+    snapshot::{is_log_base, is_snapshot},
 };
 
 /// Where the facts come from.
@@ -175,12 +175,16 @@ impl Target {
         if path.is_dir() {
             return Ok(Self::Aof(path.to_owned()));
         }
-        let mut first = [0; 64];
+        let mut first = [0; 256];
         let read = std::fs::File::open(path)
             .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
             .map_err(|error| Error::Usage(format!("{} cannot be read: {error}", path.display())))?;
         let first = &first[..read];
         if is_snapshot(first) {
+            // Commands follow: an append-only file before version 7, or the base of a later one.
+            if is_log_base(first) {
+                return Ok(Self::Aof(path.to_owned()));
+            }
             return Ok(Self::Rdb(path.to_owned()));
         }
         if first.starts_with(b"*") || first.starts_with(b"#TS:") || first.starts_with(b"file ") {
@@ -264,6 +268,15 @@ mod tests {
         };
         assert!(matches!(target(b"REDIS0011\xfa"), Target::Rdb(_)));
         assert!(matches!(target(b"VALKEY080\xfa"), Target::Rdb(_)));
+        let base = b"REDIS0011\xfa\x08aof-base\xc0";
+        assert!(matches!(
+            target(&[&base[..], b"\0"].concat()),
+            Target::Rdb(_)
+        ));
+        assert!(matches!(
+            target(&[&base[..], b"\x01"].concat()),
+            Target::Aof(_)
+        ));
         assert!(matches!(target(b"*1\r\n"), Target::Aof(_)));
         assert!(matches!(target(b"OK\n1700"), Target::Log(_)));
     }

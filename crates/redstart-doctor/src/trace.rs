@@ -93,7 +93,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Takes one line of MONITOR; anything else is ignored.
+    /// Takes one line of MONITOR or of a log in JSON; anything else is ignored.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         if let Some(line) = Line::parse(bytes) {
             self.take(&line);
@@ -161,12 +161,12 @@ impl Trace {
     /// Who sent it, and whether it is part of a transaction.
     fn client(&mut self, line: &Line<'_>, name: &str) -> Option<Who> {
         let count = self.clients.len();
-        if count >= CLIENTS && !self.clients.contains_key(line.client) {
+        if count >= CLIENTS && !self.clients.contains_key(&*line.client) {
             return None;
         }
         let state = self
             .clients
-            .entry(line.client.to_owned())
+            .entry(line.client.to_string())
             .or_insert_with(|| Client {
                 id: count as u32,
                 ..Client::default()

@@ -27,6 +27,8 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+#[cfg(feature = "browser")]
+pub mod browser;
 pub mod child;
 pub mod cluster;
 pub mod find;
@@ -48,6 +50,8 @@ mod wait;
 pub use anyhow;
 
 pub use backend::{Backend, BackendKind, run, run_served};
+#[cfg(feature = "browser")]
+pub use browser::Browser;
 pub use child::Child;
 pub use cluster::{Cluster, key_slot};
 pub use foreign::{Foreign, Language};

@@ -2,7 +2,7 @@
 
 use crate::{
     library::Libraries,
-    node::Node,
+    node::{Node, Slots},
     observation::{Group, NodeFacts},
     text::printable,
     wire::{Answer, Words, words},
@@ -10,6 +10,7 @@ use crate::{
 
 mod bullmq;
 mod celery;
+mod redstart;
 mod sidekiq;
 
 /// Queues that are looked at.
@@ -42,15 +43,17 @@ pub(crate) async fn refute(nodes: &mut [Node], libraries: &mut Libraries) {
     }
 }
 
-/// Looks at what the libraries keep. `now` is the server's time in seconds.
+/// Looks at what the libraries keep. `now` is the server's time in milliseconds.
 pub(crate) async fn look(
     nodes: &mut [Node],
     libraries: &mut Libraries,
     groups: &[Group],
     servers: &[NodeFacts],
-    now: f64,
+    slots: &Slots,
+    now: u64,
 ) -> Suspects {
     let mut suspects = Suspects::default();
+    libraries.waiting = redstart::look(nodes, slots, groups, now).await;
     for prefix in libraries.bull_queues().into_iter().take(QUEUES) {
         for (index, node) in nodes.iter_mut().enumerate() {
             if node.replica {
@@ -76,7 +79,7 @@ pub(crate) async fn look(
                 .extend(sidekiq::look(node, &namespace, found).await);
         }
         if libraries.has("Celery") {
-            libraries.celery = Some(celery::look(node, servers, now).await);
+            libraries.celery = Some(celery::look(node, servers, now as f64 / 1000.0).await);
         }
     }
     suspects

@@ -332,14 +332,16 @@ pub(crate) fn from_log(
     }
     if trace.lines == 0 {
         return Err(Error::Usage(format!(
-            "{} has no line of MONITOR",
+            "{} has no line of MONITOR, nor one like {{\"time\":1.5,\"client\":\"a\",\"command\":[\"GET\",\"k\"]}}",
             path.display()
         )));
     }
     if foreign > 0 {
         blinds.note(
             "the log",
-            format!("{foreign} lines are not of MONITOR and were left out"),
+            format!(
+                "{foreign} lines are neither of MONITOR nor commands in JSON, and were left out"
+            ),
         );
     }
     Ok(trace)

@@ -1,14 +1,20 @@
 //! The free stage: what a server keeps anyway.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
 
 use redis::Value;
 
 use super::Blinds;
 use crate::{
     node::Node,
-    observation::{AclFacts, ClientFacts, CommandStat, NodeFacts, SlowEntry},
+    observation::{
+        AclFacts, ClientFacts, ClockFacts, CommandStat, LatencyEvent, NodeFacts, SlowEntry,
+    },
     pattern,
+    text::printable,
     trace::command::{actions, is_whole},
     wire::{Answer, Trouble, words},
 };
@@ -85,6 +91,13 @@ pub(crate) async fn facts(node: &mut Node, blinds: &mut Blinds) -> NodeFacts {
     match node.wire.call(words!["SLOWLOG", "GET", "64"]).await {
         Ok(value) => facts.slow = slow(value),
         Err(trouble) => blinds.note(format!("SLOWLOG on {}", node.address), trouble),
+    }
+    facts.clock = clock(node).await;
+    match node.wire.call(words!["LATENCY", "LATEST"]).await {
+        Ok(value) => facts.latency = latency(value),
+        // The embedded engine has no latency monitor.
+        Err(Trouble::Refused(_)) if node.at.is_none() => {}
+        Err(trouble) => blinds.note(format!("LATENCY on {}", node.address), trouble),
     }
     clients(node, &mut facts, blinds).await;
     acl(node, &mut facts, blinds).await;
@@ -184,6 +197,40 @@ fn slow(value: Value) -> Vec<SlowEntry> {
                 command,
                 key,
                 whole,
+            })
+        })
+        .collect()
+}
+
+async fn clock(node: &mut Node) -> Option<ClockFacts> {
+    let begun = Instant::now();
+    let time: Answer<Vec<f64>> = node.wire.get(words!["TIME"]).await;
+    let doubt = begun.elapsed().as_secs_f64() / 2.0;
+    let ours = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    match time.as_deref() {
+        Ok([seconds, micros]) => Some(ClockFacts {
+            ahead: seconds + micros / 1e6 - (ours.as_secs_f64() - doubt),
+            doubt,
+        }),
+        _ => None,
+    }
+}
+
+/// Each kind of event with its last time, its last and its longest duration.
+fn latency(value: Value) -> Vec<LatencyEvent> {
+    let Value::Array(events) = value else {
+        return Vec::new();
+    };
+    events
+        .into_iter()
+        .filter_map(|event| {
+            let Value::Array(parts) = event else {
+                return None;
+            };
+            let event: Vec<u8> = redis::from_redis_value(parts.first()?.clone()).ok()?;
+            Some(LatencyEvent {
+                event: printable(&event),
+                longest: redis::from_redis_value(parts.get(3)?.clone()).ok()?,
             })
         })
         .collect()

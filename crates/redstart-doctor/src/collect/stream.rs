@@ -15,6 +15,8 @@ use crate::{
 const STREAMS: usize = 100;
 const GROUPS: usize = 16;
 const PENDING: usize = 10;
+/// Entries are only read where they are small on average, in bytes.
+const SMALL_ENTRY: u64 = 4096;
 /// XINFO CONSUMERS of a group with more consumers would take the server longer than a millisecond.
 const CONSUMERS: u64 = 1000;
 
@@ -60,19 +62,33 @@ pub(crate) async fn facts(
     now: u64,
     blinds: &mut Blinds,
 ) -> Option<StreamFacts> {
-    let info = node.wire.call(words!["XINFO", "STREAM", name]).await.ok()?;
+    let length: u64 = node.wire.get(words!["XLEN", name]).await.ok()?;
     let mut facts = StreamFacts {
         name: printable(name),
         pattern: pattern::generalise(name),
-        length: number(&info, "length").unwrap_or(0),
-        added: number(&info, "entries-added"),
-        first: field(&info, "first-entry").and_then(|entry| match entry {
-            Value::Array(parts) => id(parts.first()?),
-            _ => None,
-        }),
+        length,
         now,
         ..StreamFacts::default()
     };
+    // XINFO STREAM has the first and the last entry in its reply.
+    let memory: Answer<u64> = node
+        .wire
+        .get(words!["MEMORY", "USAGE", name, "SAMPLES", "5"])
+        .await;
+    let small = memory.is_ok_and(|memory| memory / length.max(1) < SMALL_ENTRY) || length == 0;
+    if small {
+        let info = node.wire.call(words!["XINFO", "STREAM", name]).await.ok()?;
+        facts.added = number(&info, "entries-added");
+        facts.first = field(&info, "first-entry").and_then(|entry| match entry {
+            Value::Array(parts) => id(parts.first()?),
+            _ => None,
+        });
+    } else {
+        blinds.note(
+            format!("entries of the stream {}", facts.name),
+            "not read, because they are large: which of them were trimmed or deleted is not known",
+        );
+    }
     let Ok(Value::Array(groups)) = node.wire.call(words!["XINFO", "GROUPS", name]).await else {
         return Some(facts);
     };
@@ -111,14 +127,14 @@ pub(crate) async fn facts(
                 })
                 .collect();
         }
-        pending(node, name, &own, &mut group).await;
+        pending(node, name, &own, small, &mut group).await;
         facts.groups.push(group);
     }
     Some(facts)
 }
 
 /// The first pending entries: how often they were delivered, and whether they still exist.
-async fn pending(node: &mut Node, name: &[u8], own: &[u8], group: &mut GroupFacts) {
+async fn pending(node: &mut Node, name: &[u8], own: &[u8], small: bool, group: &mut GroupFacts) {
     if group.pending == 0 {
         return;
     }
@@ -147,8 +163,7 @@ async fn pending(node: &mut Node, name: &[u8], own: &[u8], group: &mut GroupFact
             ids.push(id);
         }
     }
-    for id in ids {
-        // At most one entry; its fields are cut while they are read.
+    for id in ids.into_iter().filter(|_| small) {
         if let Ok(Value::Array(found)) = node
             .wire
             .call(words!["XRANGE", name, id, id, "COUNT", "1"])

@@ -60,7 +60,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         }
         let mut idle: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
         for client in node.clients.iter().filter(|client| {
-            client.idle >= 300
+            client.idle >= facts.limits.idle.as_secs()
                 && client.subscriptions == 0
                 && !client.flags.contains(['S', 'M', 'b', 'P'])
         }) {
@@ -68,7 +68,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         }
         for (host, count) in idle {
             if count >= 100 && count * 2 >= connected {
-                out.add(Subject::setting(format!("client {host}")), 0.78, format!("{count} of {connected} connections are of this host and were idle for 5 minutes and more ({})", node.address));
+                out.add(Subject::setting(format!("client {host}")), 0.78, format!("{count} of {connected} connections are of this host and were idle for {} s and more ({})", facts.limits.idle.as_secs(), node.address));
             }
         }
     }

@@ -40,7 +40,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         hosts.dedup();
         if acl.default_open && acl.default_all {
             let confidence = if hosts.len() >= 5 {
-                0.75 * node.maturity()
+                0.75 * node.maturity(&facts.limits)
             } else {
                 0.4
             };

@@ -31,17 +31,18 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
     let Some(trace) = &facts.trace else { return };
-    if trace.keyed < 2_000 {
+    if trace.keyed < facts.limits.busy {
         return;
     }
+    let busy = facts.limits.busy as f64;
     for seen in facts.own_sequences() {
         let share = seen.busiest as f64 / trace.keyed as f64;
         let rate = seen.busiest as f64 / trace.seconds().max(1.0);
         // On a small server one busy key harms nobody.
-        if share >= 0.3 && rate >= 2_000.0 {
+        if share >= 0.3 && rate >= busy {
             let (severity, confidence) = match (facts.cluster, rate) {
                 (true, _) => (Severity::Medium, 0.85),
-                (false, 30_000.0..) => (Severity::Low, 0.72),
+                (false, rate) if rate >= 15.0 * busy => (Severity::Low, 0.72),
                 _ => (Severity::Low, 0.5),
             };
             out.add_as(

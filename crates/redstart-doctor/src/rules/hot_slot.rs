@@ -34,7 +34,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         return;
     }
     if let Some(trace) = &facts.trace
-        && trace.keyed >= 500
+        && trace.keyed >= facts.limits.busy / 4
         && let Some((slot, commands)) = trace.slots.iter().max_by_key(|(_, commands)| **commands)
     {
         let share = *commands as f64 / trace.keyed as f64;

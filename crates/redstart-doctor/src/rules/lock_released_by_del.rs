@@ -85,4 +85,17 @@ mod tests {
             )
             .must_be_quiet();
     }
+
+    #[test]
+    fn an_invalidation_that_revokes_the_lease_of_a_fill_is_no_release() {
+        World::new()
+            .rounds(
+                9,
+                &[
+                    "lua SET product:7:lease t# NX PX 5000",
+                    "w DEL product:7 product:7:lease",
+                ],
+            )
+            .must_be_quiet();
+    }
 }

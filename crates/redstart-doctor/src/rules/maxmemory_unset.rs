@@ -38,15 +38,18 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             .number("used_memory_rss")
             .or_else(|| node.number("used_memory"))
             .unwrap_or(0);
-        let system = node
-            .number("total_system_memory")
+        // In a container the server sees the memory of the host.
+        let system = facts
+            .limits
+            .memory
+            .or_else(|| node.number("total_system_memory"))
             .unwrap_or(u64::MAX)
             .max(1);
         let share = used as f64 / system as f64;
         let (severity, confidence) = match share {
             0.75.. => (Severity::High, 0.95),
             0.4.. => (Severity::Medium, 0.85),
-            0.1.. => (Severity::Low, 0.75 * node.maturity()),
+            0.1.. => (Severity::Low, 0.75 * node.maturity(&facts.limits)),
             _ => (Severity::Low, 0.5),
         };
         out.add_as(

@@ -64,7 +64,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             let confidence = if replicas > 0 {
                 0.5
             } else {
-                0.9 * node.maturity()
+                0.9 * node.maturity(&facts.limits)
             };
             out.add(
                 Subject::keys(queue),

@@ -1,7 +1,7 @@
-//! A Redstart stream has entries and nobody reads them.
+//! A queue of Redstart has work and no workers.
 //!
-//! A queue, event stream or write-behind of Redstart has entries that its group has not read, and no consumer has
-//! asked for five minutes.
+//! Jobs of a Redstart queue or writes of a write-behind have waited for five minutes and no worker has a lease, or
+//! events are unread and no consumer of their group has asked for as long. A queue that was paused is not reported.
 
 use crate::{
     finding::Severity,
@@ -12,11 +12,11 @@ use crate::{
 /// The rule.
 pub(super) const RULE: Rule = Rule {
     id: "redstart-queue-without-workers",
-    title: "A Redstart stream has entries and nobody reads them",
+    title: "A queue of Redstart has work and no workers",
     family: Family::Redstart,
     stage: Stage::Free,
     severity: Severity::Medium,
-    about: "A queue, event stream or write-behind of Redstart has entries that its group has not read, and no consumer has asked for five minutes.",
+    about: "Jobs of a Redstart queue or writes of a write-behind have waited for five minutes and no worker has a lease, or events are unread and no consumer of their group has asked for as long. A queue that was paused is not reported.",
     timeline: &[
         "the producers run",
         "the workers were not deployed",
@@ -29,6 +29,23 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
+    let idle = facts.limits.idle.as_millis() as u64;
+    for queue in &facts.libraries.waiting {
+        let Some(oldest) = queue.oldest.filter(|oldest| *oldest >= idle) else {
+            continue;
+        };
+        if queue.count > 0 && !queue.served && !queue.paused {
+            out.add(
+                Subject::keys(&queue.name),
+                0.85,
+                format!(
+                    "{} wait, the oldest for {} s, and no worker has a lease",
+                    queue.count,
+                    oldest / 1000
+                ),
+            );
+        }
+    }
     for stream in facts
         .streams
         .iter()
@@ -36,15 +53,21 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     {
         for group in &stream.groups {
             let lag = group.lag.unwrap_or(0);
-            let alive = group
-                .consumers
-                .iter()
-                .any(|consumer| consumer.idle < 300_000);
+            let alive = group.consumers.iter().any(|consumer| consumer.idle < idle);
             let oldest = stream
                 .first
                 .map_or(0, |(first, _)| stream.now.saturating_sub(first));
-            if lag > 0 && !alive && oldest >= 300_000 {
-                out.add(Subject::keys(&stream.name), 0.85, format!("{lag} entries are unread, the oldest for {} s, and none of {} consumers has asked for 5 minutes", oldest / 1000, group.consumers.len()));
+            if lag > 0 && !alive && oldest >= idle {
+                out.add(
+                    Subject::keys(&stream.name),
+                    0.85,
+                    format!(
+                        "{lag} entries are unread, the oldest for {} s, and none of {} consumers has asked for {} s",
+                        oldest / 1000,
+                        group.consumers.len(),
+                        idle / 1000
+                    ),
+                );
             }
         }
     }
@@ -95,5 +118,24 @@ mod tests {
                 ..StreamFacts::default()
             })
             .must_be_quiet();
+    }
+
+    #[test]
+    fn jobs_that_nobody_takes_are_found_unless_the_queue_is_paused() {
+        let world = |served, paused, oldest| {
+            let mut world = World::new();
+            world.0.libraries.waiting.push(crate::library::Waiting {
+                name: "shop:queue:{mail}".to_owned(),
+                count: 9,
+                oldest: Some(oldest),
+                served,
+                paused,
+            });
+            world
+        };
+        world(false, false, 900_000).must_show(RULE.id);
+        world(true, false, 900_000).must_be_quiet();
+        world(false, true, 900_000).must_be_quiet();
+        world(false, false, 900).must_be_quiet();
     }
 }

@@ -1,7 +1,8 @@
 //! Processes give one limiter different quotas.
 //!
-//! The quota of a limiter is part of each request. Two processes with different settings share the state of one
-//! subject, and the limit is neither of the two. The rule compares the arguments of the limiter scripts per key.
+//! The state of a subject belongs to its quota. If two processes have different quotas for one limiter, the subject has
+//! a budget with each of them, and may use both. The rule compares the keys of the limiter scripts. Quotas that one
+//! connection uses beside each other are plans and are not reported.
 
 use crate::pattern;
 use crate::{
@@ -17,13 +18,13 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Redstart,
     stage: Stage::Observed,
     severity: Severity::High,
-    about: "The quota of a limiter is part of each request. Two processes with different settings share the state of one subject, and the limit is neither of the two. The rule compares the arguments of the limiter scripts per key.",
+    about: "The state of a subject belongs to its quota. If two processes have different quotas for one limiter, the subject has a budget with each of them, and may use both. The rule compares the keys of the limiter scripts. Quotas that one connection uses beside each other are plans and are not reported.",
     timeline: &[
         "api-1 runs with 100 per minute",
         "api-2 was deployed with 1000 per minute",
-        "the subject is refused by one and admitted by the other, at random",
+        "a subject that api-1 refuses is admitted by api-2: 1100 per minute",
     ],
-    effect: "the limit depends on which process a request reaches",
+    effect: "the limit depends on which process a request reaches, and is the sum of all of them",
     fix: "deploy one setting everywhere, or use another name for the limiter with the new quota",
     pattern: "token_bucket",
     check,
@@ -34,7 +35,9 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     let mut found: std::collections::BTreeMap<String, (u64, usize)> =
         std::collections::BTreeMap::new();
     for (key, quotas) in trace.settings.two_quotas() {
-        let (keys, most) = found.entry(pattern::generalise(key)).or_default();
+        let (keys, most) = found
+            .entry(pattern::generalise(key.as_bytes()))
+            .or_default();
         *keys += 1;
         *most = (*most).max(quotas);
     }
@@ -50,25 +53,36 @@ mod tests {
     use crate::rules::world::digest;
     #[test]
     fn it_is_found() {
-        {
-            let check = digest("fixed_window.check");
-            World::new().traffic(&[
-                &format!("a EVALSHA {check} 1 shop:limiter.api:{{7}} 1 100 60000"),
-                &format!("b EVALSHA {check} 1 shop:limiter.api:{{7}} 1 1000 60000"),
+        let check = digest("fixed_window.check");
+        World::new()
+            .traffic(&[
+                &format!("a EVALSHA {check} 1 shop:limiter.api:{{7}}:f100/60000 1 100 60000"),
+                &format!("b EVALSHA {check} 1 shop:limiter.api:{{7}}:f1000/60000 1 1000 60000"),
             ])
-        }
-        .must_show(RULE.id);
+            .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let check = digest("fixed_window.check");
-            World::new().traffic(&[
-                &format!("a EVALSHA {check} 1 shop:limiter.api:{{7}} 1 100 60000"),
-                &format!("b EVALSHA {check} 1 shop:limiter.api:{{7}} 5 100 60000"),
+        let check = digest("fixed_window.check");
+        World::new()
+            .traffic(&[
+                &format!("a EVALSHA {check} 1 shop:limiter.api:{{7}}:f100/60000 1 100 60000"),
+                &format!("b EVALSHA {check} 1 shop:limiter.api:{{7}}:f100/60000 5 100 60000"),
             ])
-        }
-        .must_be_quiet();
+            .must_be_quiet();
+    }
+
+    #[test]
+    fn plans_with_quotas_of_their_own_are_no_mistake() {
+        let check = digest("fixed_window.check");
+        World::new()
+            .traffic(&[
+                // Subject 7 has changed its plan.
+                &format!("a EVALSHA {check} 1 shop:limiter.api:{{7}}:f100/60000 1 100 60000"),
+                &format!("b EVALSHA {check} 1 shop:limiter.api:{{7}}:f1000/60000 1 1000 60000"),
+                &format!("a EVALSHA {check} 1 shop:limiter.api:{{8}}:f1000/60000 1 1000 60000"),
+            ])
+            .must_be_quiet();
     }
 }

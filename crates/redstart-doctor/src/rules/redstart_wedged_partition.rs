@@ -34,14 +34,15 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         .iter()
         .filter(|stream| stream.keeper() == Some("Redstart"))
     {
+        let stuck = 2 * facts.limits.idle.as_millis() as u64;
         for group in &stream.groups {
             let asleep = !group.consumers.is_empty()
                 && group
                     .consumers
                     .iter()
-                    .all(|consumer| consumer.idle >= 600_000);
-            if group.pending > 0 && group.oldest_idle >= 600_000 && asleep {
-                out.add(Subject::keys(&stream.name), 0.85, format!("{} entries pending, the oldest for {} s, and no consumer has asked for 10 minutes", group.pending, group.oldest_idle / 1000));
+                    .all(|consumer| consumer.idle >= stuck);
+            if group.pending > 0 && group.oldest_idle >= stuck && asleep {
+                out.add(Subject::keys(&stream.name), 0.85, format!("{} entries pending, the oldest for {} s, and no consumer has asked for {} s", group.pending, group.oldest_idle / 1000, stuck / 1000));
             }
         }
     }

@@ -22,6 +22,8 @@ pub(crate) enum Action {
         seconds: f64,
     },
     Delete,
+    /// Deletes it together with what it belongs to: the lease in `DEL product:7 product:7:lease`.
+    Revoke,
     /// Reads a whole hash, or fields of it.
     HashGet,
     HashSet,
@@ -108,6 +110,15 @@ fn set_options(words: &[Vec<u8>], now: f64) -> SetOptions {
     options
 }
 
+/// Keys of one command that others are compared with.
+const FEW: usize = 32;
+
+/// Whether a key's name is another's with something behind it.
+fn belongs(name: &[u8], of: &[u8]) -> bool {
+    let rest = name.strip_prefix(of).filter(|_| !of.is_empty());
+    rest.is_some_and(|rest| matches!(rest.first(), Some(b':' | b'.' | b'/' | b'-' | b'_' | b'#')))
+}
+
 /// The keys of a command and what it does to each.
 pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Action)> {
     let one = |action: Action| {
@@ -186,7 +197,16 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
         "PEXPIREAT" => one(Action::Expire {
             seconds: number(words.get(2)).unwrap_or(0.0) / 1000.0 - now,
         }),
-        "DEL" | "UNLINK" => each(1, all, Action::Delete),
+        // Each is compared with each: of a long list only the beginning.
+        "DEL" | "UNLINK" => (1..all)
+            .map(|at| {
+                let mut others = words[1..all.min(FEW)].iter();
+                match others.any(|of| belongs(&words[at], of)) {
+                    true => (at, Action::Revoke),
+                    false => (at, Action::Delete),
+                }
+            })
+            .collect(),
         "GETDEL" => one(Action::Delete),
         "HGETALL" => one(Action::HashGet),
         "HGET" | "HMGET" => one(Action::HashGet),

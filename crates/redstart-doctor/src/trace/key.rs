@@ -184,6 +184,7 @@ impl KeyTrace {
             Action::Increment => self.increment(who, when),
             Action::Expire { seconds } => self.expire(*seconds, who, when),
             Action::Delete => self.delete(who, when),
+            Action::Revoke => self.gone(who, when),
             Action::Script => {
                 self.ops.scripts += 1;
                 self.after_its_time(who, when);
@@ -492,6 +493,11 @@ impl KeyTrace {
             self.ops.get_delete += u64::from(checked);
             self.ops.foreign_release += u64::from(self.after_its_time(who, when));
         }
+        self.gone(who, when);
+    }
+
+    /// It does not exist any more. Whoever had taken it has lost it, and was meant to.
+    fn gone(&mut self, who: Who, when: When) {
         self.holder = None;
         self.taken = None;
         self.reads.retain(|read| read.client != who.id);

@@ -1,4 +1,9 @@
-//! One line of MONITOR: `1339518083.107412 [0 127.0.0.1:60866] "set" "k" "v"`.
+//! One line of MONITOR: `1339518083.107412 [0 127.0.0.1:60866] "set" "k" "v"`; or of the log of an application or a proxy, in
+//! JSON: `{"time":1339518083.107412,"client":"api-1","command":["SET","k","v"]}`.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
 
 /// One command, as the server ran it.
 #[derive(Debug, PartialEq)]
@@ -7,15 +12,18 @@ pub(crate) struct Line<'a> {
     pub(crate) at: f64,
     pub(crate) db: u32,
     /// The client's address; `lua` for what a script called.
-    pub(crate) client: &'a str,
+    pub(crate) client: Cow<'a, str>,
     pub(crate) words: Vec<Vec<u8>>,
     /// The end of the line was cut off.
     pub(crate) cut: bool,
 }
 
 impl<'a> Line<'a> {
-    /// `None` if it is not a line of MONITOR.
+    /// `None` if it is a line of neither form.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
+        if line.first() == Some(&b'{') {
+            return Self::parse_json(line);
+        }
         let line = line.strip_prefix(b"+").unwrap_or(line);
         let open = line.iter().position(|byte| *byte == b'[')?;
         let close = open + line[open..].iter().position(|byte| *byte == b']')?;
@@ -35,9 +43,37 @@ impl<'a> Line<'a> {
         (!words.is_empty()).then_some(Self {
             at,
             db: db.parse().ok()?,
-            client,
+            client: Cow::Borrowed(client),
             words,
             cut,
+        })
+    }
+
+    /// `time` is in seconds since 1970, or RFC 3339; `client` tells connections apart; `db` is 0 unless it is there.
+    fn parse_json(line: &[u8]) -> Option<Self> {
+        let line: Value = serde_json::from_slice(line).ok()?;
+        let at = match line.get("time")? {
+            Value::Number(seconds) => seconds.as_f64()?,
+            Value::String(text) => {
+                let time: jiff::Timestamp = text.parse().ok()?;
+                time.as_microsecond() as f64 / 1e6
+            }
+            _ => return None,
+        };
+        let word = |value: &Value| match value {
+            Value::String(text) => Some(text.clone().into_bytes()),
+            Value::Number(number) => Some(number.to_string().into_bytes()),
+            _ => None,
+        };
+        let words = line.get("command")?.as_array()?.iter().map(word);
+        let words: Vec<Vec<u8>> = words.collect::<Option<_>>()?;
+        let db = line.get("db").map_or(Some(0), Value::as_u64)?;
+        (!words.is_empty()).then_some(Self {
+            at,
+            db: db.try_into().ok()?,
+            client: Cow::Owned(line.get("client")?.as_str()?.to_owned()),
+            words,
+            cut: false,
         })
     }
 
@@ -105,6 +141,30 @@ mod tests {
         assert!(line.is_script() && line.db == 3);
         let line = Line::parse(br#"1.5 [0 [::1]:5000] "get" "k""#).expect("a line");
         assert_eq!(line.client, "[::1]:5000");
+    }
+
+    #[test]
+    fn a_line_in_json_is_taken_apart() {
+        let line = Line::parse(br#"{"time":1.5,"client":"api-1","command":["INCRBY","k",5]}"#)
+            .expect("a line");
+        assert_eq!((line.at, line.db, &*line.client), (1.5, 0, "api-1"));
+        let words = [b"INCRBY".to_vec(), b"k".to_vec(), b"5".to_vec()];
+        assert_eq!(line.words, words);
+        let line = Line::parse(
+            br#"{"command":["GET","k"],"client":"a","time":"2026-01-01T12:00:00.25Z","db":3}"#,
+        )
+        .expect("a line");
+        assert_eq!((line.at, line.db), (1_767_268_800.25, 3));
+        for odd in [
+            &br#"{"time":1.5,"client":"a","command":[]}"#[..],
+            br#"{"time":1.5,"client":"a","command":[{}]}"#,
+            br#"{"time":1.5,"command":["GET","k"]}"#,
+            br#"{"client":"a","command":["GET","k"]}"#,
+            br#"{"time":true,"client":"a","command":["GET"]}"#,
+            b"{",
+        ] {
+            assert_eq!(Line::parse(odd), None);
+        }
     }
 
     #[test]

@@ -1,22 +1,20 @@
 //! The settings that processes send along with Redstart's scripts: the quota of a limiter, the TTL of a cache.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::LazyLock,
 };
 
 /// Keys and connections that are compared.
 const MOST: usize = 10_000;
+/// Quotas of one subject, and connections of one quota.
+const FEW: usize = 16;
 
-/// What a script's arguments say.
+/// What a script tells of its caller's settings.
 #[derive(Clone, Copy)]
 enum Reads {
-    /// Arguments 2 and 3 are limit and window.
-    LimitAndWindow,
-    /// Arguments 1 and 2 add up to the capacity, argument 3 is the rate.
-    CapacityAndRate,
-    /// Arguments 1 and 2 add up to the capacity.
-    Capacity,
+    /// Each key ends with the quota.
+    Quotas,
     /// Argument 3 is how long an entry is kept.
     Ttl,
 }
@@ -27,11 +25,13 @@ static SCRIPTS: LazyLock<HashMap<String, Reads>> = LazyLock::new(|| {
         .into_iter()
         .filter_map(|script| {
             let reads = match script.name() {
-                "fixed_window.check" | "sliding_window.check" | "sliding_counter.check" => {
-                    Reads::LimitAndWindow
-                }
-                "token_bucket.check_exact" | "token_bucket.check_ledger" => Reads::CapacityAndRate,
-                "token_bucket.check_whole" => Reads::Capacity,
+                "fixed_window.check"
+                | "sliding_window.check"
+                | "sliding_counter.check"
+                | "token_bucket.check_exact"
+                | "token_bucket.check_ledger"
+                | "token_bucket.check_whole"
+                | "limiter.check_all" => Reads::Quotas,
                 "cache.fill" => Reads::Ttl,
                 _ => return None,
             };
@@ -40,11 +40,16 @@ static SCRIPTS: LazyLock<HashMap<String, Reads>> = LazyLock::new(|| {
         .collect()
 });
 
+/// Which connections sent which quota.
+type Quotas = BTreeMap<String, BTreeSet<u32>>;
+
 /// Quotas and TTLs, by who sent them.
 #[derive(Default)]
 pub(crate) struct Settings {
-    /// For each key of a limiter, the quotas and the last connection that sent each.
-    quotas: HashMap<Vec<u8>, BTreeMap<String, u32>>,
+    /// For each limit of each subject.
+    subjects: HashMap<String, Quotas>,
+    /// For each limit of each limiter, whatever the subject.
+    limiters: HashMap<String, Quotas>,
     /// For each cache, the shortest and the longest TTL that each connection sent, and how often.
     ttls: HashMap<String, BTreeMap<u32, (f64, f64, u64)>>,
 }
@@ -56,40 +61,41 @@ impl Settings {
         let Some(reads) = text(1).and_then(|digest| SCRIPTS.get(digest)) else {
             return;
         };
-        let Some((keys, key)) = text(2)
-            .and_then(|keys| keys.parse::<usize>().ok())
-            .zip(words.get(3))
-        else {
-            return;
-        };
-        let argument =
-            |n: usize| text(2 + keys.min(64) + n).and_then(|text| text.parse::<f64>().ok());
-        let quota = match reads {
-            Reads::LimitAndWindow => argument(2)
-                .zip(argument(3))
-                .map(|(limit, window)| format!("{limit} per {window}")),
-            Reads::CapacityAndRate => argument(1)
-                .zip(argument(2))
-                .zip(argument(3))
-                .map(|((cost, room), rate)| format!("{} at {rate}", cost + room)),
-            Reads::Capacity => argument(1)
-                .zip(argument(2))
-                .map(|(cost, room)| format!("{}", cost + room)),
+        let keys = text(2).and_then(|keys| keys.parse::<usize>().ok());
+        let keys = keys.unwrap_or(0).min(64);
+        match reads {
+            Reads::Quotas => {
+                for at in 3..3 + keys {
+                    if let Some(key) = text(at) {
+                        self.quota(key, client);
+                    }
+                }
+            }
             Reads::Ttl => {
-                if let Some(ttl) = argument(3) {
+                let ttl = text(5 + keys).and_then(|text| text.parse::<f64>().ok());
+                if let (Some(key), Some(ttl)) = (words.get(3), ttl) {
                     self.ttl(key, ttl, client);
                 }
-                None
-            }
-        };
-        if let Some(quota) = quota
-            && (self.quotas.len() < MOST || self.quotas.contains_key(key))
-        {
-            let quotas = self.quotas.entry(key.clone()).or_default();
-            if quotas.len() < 16 {
-                quotas.insert(quota, client);
             }
         }
+    }
+
+    /// `shop:limiter.api:{ann}:t10/1000+100`, or `shop:limiter.api:{ann}:daily:f100/86400000` for a further limit.
+    fn quota(&mut self, key: &str, client: u32) {
+        let Some((limit, quota)) = key.rsplit_once(':') else {
+            return;
+        };
+        let Some((limiter, _)) = limit.split_once(":{") else {
+            return;
+        };
+        let further = limit.rsplit_once('}').map_or("", |(_, further)| further);
+        note(&mut self.subjects, limit.to_owned(), quota, client);
+        note(
+            &mut self.limiters,
+            format!("{limiter}{further}"),
+            quota,
+            client,
+        );
     }
 
     fn ttl(&mut self, key: &[u8], ttl: f64, client: u32) {
@@ -112,17 +118,29 @@ impl Settings {
         }
     }
 
-    /// Keys whose limiter was asked with different quotas by different connections, and how many quotas.
-    pub(crate) fn two_quotas(&self) -> Vec<(&[u8], usize)> {
-        self.quotas
+    /// Limits of subjects that were asked for with different quotas by different processes, and how many quotas.
+    ///
+    /// Plans with quotas of their own are no mistake. They are told by connections that send more than one of the quotas, to
+    /// whichever subject.
+    pub(crate) fn two_quotas(&self) -> Vec<(&str, usize)> {
+        self.subjects
             .iter()
-            .filter(|(_, quotas)| {
-                let mut clients: Vec<u32> = quotas.values().copied().collect();
-                clients.sort_unstable();
-                clients.dedup();
-                quotas.len() > 1 && clients.len() > 1
+            .filter(|(limit, quotas)| {
+                let (limiter, rest) = limit.split_once(":{").unwrap_or((limit, ""));
+                let further = rest.rsplit_once('}').map_or("", |(_, further)| further);
+                let Some(all) = self.limiters.get(&format!("{limiter}{further}")) else {
+                    return false;
+                };
+                let sent: Vec<&BTreeSet<u32>> =
+                    quotas.keys().filter_map(|quota| all.get(quota)).collect();
+                let apart = |at: usize| {
+                    sent[at + 1..]
+                        .iter()
+                        .any(|other| sent[at].is_disjoint(other))
+                };
+                (0..sent.len()).any(apart)
             })
-            .map(|(key, quotas)| (key.as_slice(), quotas.len()))
+            .map(|(limit, quotas)| (limit.as_str(), quotas.len()))
             .collect()
     }
 
@@ -141,5 +159,19 @@ impl Settings {
                 (longest > shortest * 1.5).then_some((cache.as_str(), shortest, longest))
             })
             .collect()
+    }
+}
+
+fn note(limits: &mut HashMap<String, Quotas>, limit: String, quota: &str, client: u32) {
+    if limits.len() >= MOST && !limits.contains_key(&limit) {
+        return;
+    }
+    let quotas = limits.entry(limit).or_default();
+    if quotas.len() >= FEW && !quotas.contains_key(quota) {
+        return;
+    }
+    let clients = quotas.entry(quota.to_owned()).or_default();
+    if clients.len() < FEW {
+        clients.insert(client);
     }
 }

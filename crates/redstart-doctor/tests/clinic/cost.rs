@@ -1,6 +1,6 @@
 //! What an examination costs a server, and files instead of servers.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use redstart_testkit::{Kind, Server, figure, redis_cli, scale, wait_until};
 
@@ -18,22 +18,63 @@ async fn fill(server: &Server, keys: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server's own clock decides: SLOWLOG of everything above a millisecond, by the doctor's connections.
+/// Commands that took the server a millisecond and more, by connections of this name: how many of each.
+async fn slow(server: &Server, name: &str) -> anyhow::Result<BTreeMap<String, u64>> {
+    let entries: Vec<Vec<redis::Value>> = server.query(&["SLOWLOG", "GET", "10000"]).await?;
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        let part = |i: usize| entry.get(i).cloned().unwrap_or(redis::Value::Nil);
+        let client: String = redis::from_redis_value(part(5))?;
+        let words: Vec<String> = redis::from_redis_value(part(3))?;
+        if client == name {
+            *found.entry(words[0].to_ascii_uppercase()).or_default() += 1;
+        }
+    }
+    Ok(found)
+}
+
+/// The median of each command in microseconds of the server's time.
+async fn medians(server: &Server) -> anyhow::Result<Vec<(String, f64)>> {
+    let stats: String = server.query(&["INFO", "latencystats"]).await?;
+    let lines = stats.lines().filter_map(|line| {
+        let (name, numbers) = line
+            .strip_prefix("latency_percentiles_usec_")?
+            .split_once(':')?;
+        let median = numbers.strip_prefix("p50=")?.split(',').next()?;
+        Some((name.to_owned(), median.trim().parse().ok()?))
+    });
+    Ok(lines.collect())
+}
+
+/// The server's own clock decides: the median of every command is below a millisecond, and so are all but a few of those in
+/// SLOWLOG. A busy machine takes the processor away in the middle of a command now and then, as often as from any other of
+/// its length: scripts that only count show how often that is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> anyhow::Result<()> {
-    let server = Server::builder(Kind::Redis).start().await?;
+    let server = Server::builder(Kind::Redis)
+        .config("slowlog-max-len", "10000")
+        .start()
+        .await?;
     let keys = scale(100_000, "doctor keys");
     fill(&server, keys).await?;
     server.command(&["SET", "lock:report", "1"]).await?;
     server.command(&["LPUSH", "jobs", "1"]).await?;
-    server
-        .command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"])
-        .await?;
-    server
-        .command(&["CONFIG", "SET", "slowlog-max-len", "1000"])
-        .await?;
-    server.command(&["SLOWLOG", "RESET"]).await?;
-    server.command(&["CONFIG", "RESETSTAT"]).await?;
+    // What could take long if it were read: large collections of every type, streams, and many clients.
+    const LUA: &str = "for i = 1, 200000 do redis.call('rpush', 'list', i) redis.call('zadd', 'ranks', i, i) \
+        redis.call('hset', 'wide', i, i) redis.call('sadd', 'tags', i) end \
+        for i = 1, 20000 do redis.call('xadd', 'orders', '*', 'id', i) end";
+    server.command(&["EVAL", LUA, "0"]).await?;
+    let mut others = Vec::new();
+    for _ in 0..300 {
+        others.push(tokio::net::TcpStream::connect(server.addr()).await?);
+    }
+    for line in [
+        "CONFIG SET slowlog-log-slower-than 1000",
+        "SLOWLOG RESET",
+        "CONFIG RESETSTAT",
+    ] {
+        server.command(&line.split(' ').collect::<Vec<_>>()).await?;
+    }
     let report = examine(
         doctor(&server.url())
             .sampled()
@@ -42,7 +83,7 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
     )
     .await?;
     assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
-    let slow: Vec<Vec<redis::Value>> = server.query(&["SLOWLOG", "GET", "1000"]).await?;
+    let slow_ones = slow(&server, "redstart-doctor").await?;
     let scans = server.info("cmdstat_scan").await?;
     let stats: String = server.query(&["INFO", "commandstats"]).await?;
     let spent = stats
@@ -50,22 +91,45 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
         .filter_map(|line| line.split_once("usec=")?.1.split(',').next())
         .filter_map(|micros| micros.parse::<u64>().ok())
         .sum::<u64>();
+
+    // A command that is sent once has no median: more of each.
+    for _ in 0..4 {
+        examine(doctor(&server.url()).sampled().names(1000)).await?;
+    }
+    let medians = medians(&server).await?;
+    // As many commands of about the same length that do nothing but count.
+    let mut control = client(&server.url()).await?;
+    redis::cmd("CLIENT")
+        .arg(&["SETNAME", "control"])
+        .query_async::<()>(&mut control)
+        .await?;
+    for _ in 0..report.cost.commands.min(20_000) {
+        redis::cmd("EVAL")
+            .arg("local n = 0 for i = 1, 15000 do n = n + i end return n")
+            .arg(0)
+            .query_async::<u64>(&mut control)
+            .await?;
+    }
+    let noise: u64 = slow(&server, "control").await?.values().sum();
+    let counts = server.info("cmdstat_eval").await?;
     figure(format!(
-        "doctor over {keys} keys: {} commands, {spent} us of the server's time ({:.2} per key), {} bytes read, {:.1} s, longest round trip {:?} ({}), {} above 1 ms on the server's clock; SCAN {scans}",
+        "doctor over {keys} keys: {} commands, {spent} us of the server's time ({:.2} per key), {} bytes read, {:.1} s, longest round trip {:?} ({}); a millisecond of the server's time and more took {slow_ones:?}, and {noise} of as many loops that only count ({counts}); SCAN {scans}",
         report.cost.commands,
         spent as f64 / keys as f64,
         report.cost.bytes_read,
         report.took.as_secs_f64(),
         report.cost.slowest,
         report.cost.slowest_command,
-        slow.len(),
     ));
-    // A busy machine takes the processor away in the middle of a command now and then: the median decides here.
-    let scan = server.info("latency_percentiles_usec_scan").await?;
-    let median = scan
-        .split(',')
-        .find_map(|pair| pair.strip_prefix("p50=")?.parse::<f64>().ok());
-    assert!(median.is_some_and(|micros| micros < 1000.0), "{scan}");
+    let long: Vec<_> = medians
+        .iter()
+        .filter(|(_, micros)| *micros >= 1000.0)
+        .collect();
+    assert!(medians.len() > 10 && long.is_empty(), "{medians:?}");
+    let slow_ones: u64 = slow_ones.values().sum();
+    let share = slow_ones as f64 / report.cost.commands as f64;
+    assert!(share < 0.02, "{slow_ones} of {}", report.cost.commands);
+    drop(others);
     Ok(())
 }
 
@@ -193,37 +257,34 @@ async fn work(
     Ok(took)
 }
 
-/// What a stage did to a live workload.
-struct Effect {
+/// What one window of a live workload was like.
+struct Window {
     requests: usize,
     rate: f64,
     p99: u64,
-    /// The doctor's commands in all its examinations, and how many there were.
+    /// The doctor's commands, if it was there.
     commands: u64,
-    examinations: u64,
 }
 
-async fn effect(server: &Server, stage: &str, seconds: Duration) -> anyhow::Result<Effect> {
+/// A workload for this long, with one examination at its beginning or without.
+async fn window(server: &Server, stage: &str, length: Duration) -> anyhow::Result<Window> {
     let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..4 {
         workers.spawn(work(server.url(), std::sync::Arc::clone(&end)));
     }
-    let (mut commands, mut examinations) = (0, 0);
     let begun = std::time::Instant::now();
-    while begun.elapsed() < seconds {
-        let examination = match stage {
-            "none" => {
-                tokio::time::sleep(seconds).await;
-                continue;
-            }
-            "free" => doctor(&server.url()),
-            "sampled" => doctor(&server.url()).sampled(),
-            _ => doctor(&server.url()).observed(seconds),
-        };
-        commands += examine(examination).await?.cost.commands;
-        examinations += 1;
-    }
+    let examination = match stage {
+        "none" => None,
+        "free" => Some(doctor(&server.url())),
+        "sampled" => Some(doctor(&server.url()).sampled().walk(length / 2)),
+        _ => Some(doctor(&server.url()).observed(length / 2)),
+    };
+    let commands = match examination {
+        Some(examination) => examine(examination).await?.cost.commands,
+        None => 0,
+    };
+    tokio::time::sleep(length.saturating_sub(begun.elapsed())).await;
     let elapsed = begun.elapsed().as_secs_f64();
     end.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut took = Vec::new();
@@ -231,12 +292,11 @@ async fn effect(server: &Server, stage: &str, seconds: Duration) -> anyhow::Resu
         took.extend(worker??);
     }
     took.sort_unstable();
-    Ok(Effect {
+    Ok(Window {
         requests: took.len(),
         rate: took.len() as f64 / elapsed,
         p99: took.get(took.len() * 99 / 100).copied().unwrap_or(0),
         commands,
-        examinations,
     })
 }
 
@@ -246,39 +306,46 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Times are printed as figures, each beside that of the same workload without the doctor just before; what is asserted
-/// are counts: the workload goes on, and the doctor's commands are bounded by the number of keys, whatever the machine
-/// does meanwhile. In every round one examination follows the other for as long as it lasts.
+/// Times are printed as figures: windows with one examination between windows without, each compared with the mean of the two
+/// beside it, and the two of them with each other, which is what the machine does on its own. What is asserted are counts:
+/// the workload goes on, and the doctor's commands are bounded by the number of keys, whatever the machine does meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_workload_goes_on_during_every_stage() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let keys = scale(20_000, "doctor live keys");
     fill(&server, keys).await?;
-    let length = scale(1, "doctor live seconds");
-    let seconds = Duration::from_secs(length);
+    let length = Duration::from_secs(scale(2, "doctor live seconds"));
+    let rounds = scale(1, "doctor live rounds");
+    // The first window is slower than the others.
+    window(&server, "none", length / 4).await?;
     for stage in ["free", "sampled", "observed"] {
-        let (mut p99, mut rate, mut each) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..scale(1, "doctor live rounds") {
-            let alone = effect(&server, "none", seconds).await?;
-            let with = effect(&server, stage, seconds).await?;
+        let (mut p99, mut rate, mut alone, mut commands) = (vec![], vec![], vec![], 0);
+        let mut before = window(&server, "none", length).await?;
+        for _ in 0..rounds {
+            let with = window(&server, stage, length).await?;
+            let after = window(&server, "none", length).await?;
             assert!(with.requests > 20, "no progress in stage {stage}");
-            p99.push(with.p99 as f64 / alone.p99.max(1) as f64);
-            rate.push(with.rate / alone.rate.max(1.0));
-            each = with.commands / with.examinations.max(1);
+            p99.push(2.0 * with.p99 as f64 / (before.p99 + after.p99).max(1) as f64);
+            rate.push(2.0 * with.rate / (before.rate + after.rate).max(1.0));
+            let pair = (before.p99.max(1) as f64, after.p99.max(1) as f64);
+            alone.push(pair.0.max(pair.1) / pair.0.min(pair.1));
+            commands = commands.max(with.commands);
+            before = after;
         }
         figure(format!(
-            "stage {stage} over {keys} keys, medians of {} rounds: p99 of clients {:.2} times and requests {:.2} times those without; {each} commands per examination, {:.4} per key",
-            p99.len(),
+            "stage {stage} over {keys} keys, medians of {rounds} windows of {} s with one examination: p99 of clients {:.2} times and requests {:.2} times those without; two windows without differ {:.2} times in p99; at most {commands} commands, {:.4} per key",
+            length.as_secs(),
             median(p99),
             median(rate),
-            each as f64 / keys as f64,
+            median(alone),
+            commands as f64 / keys as f64,
         ));
         // A command per 100 names, or per 20 where the server was slow to answer; the rest is the same for any number.
         let bound = match stage {
             "sampled" => 4000 + keys / 10,
-            _ => 4000 + 20 * length,
+            _ => 4000 + 20 * length.as_secs(),
         };
-        assert!(each <= bound, "{each} commands in stage {stage}");
+        assert!(commands <= bound, "{commands} commands in stage {stage}");
     }
     Ok(())
 }
@@ -301,36 +368,91 @@ async fn a_monitor_log_and_an_append_only_file_are_examined_too() -> anyhow::Res
         report.findings
     );
     assert!(!report.stages[0].ran && report.stages[2].ran);
+    // The same, as an application or a proxy notes it.
+    let log = folder.path().join("commands.jsonl");
+    let mut lines = String::new();
+    for i in 0..20 {
+        for (at, client, command) in [
+            (1, "api-1", "GET"),
+            (2, "api-2", "INCR"),
+            (3, "api-1", "INCR"),
+        ] {
+            lines += &format!(
+                "{{\"time\":17000000{i:02}.{at},\"client\":\"{client}\",\"command\":[\"{command}\",\"rate:7\"]}}\n"
+            );
+        }
+        lines += &format!(
+            "{{\"time\":17000000{i:02}.4,\"client\":\"api-1\",\"command\":[\"SET\",\"note\",\"hunter2\"]}}\n"
+        );
+        lines += "{\"level\":\"info\",\"message\":\"served\"}\n";
+    }
+    std::fs::write(&log, lines)?;
+    let report = examine(doctor(&log.display().to_string())).await?;
+    let proven = report.sure().find(|one| one.rule == "check-then-increment");
+    assert!(
+        proven.is_some_and(|one| one.evidence.starts_with("proven")),
+        "{:#?}",
+        report.findings
+    );
+    assert!(!report.html().contains("hunter2"));
+    let left_out = |one: &redstart_doctor::Blind| one.why.starts_with("20 lines");
+    assert!(report.blinds.iter().any(left_out), "{:#?}", report.blinds);
 
-    let server = Server::builder(Kind::Redis)
-        .config("appendonly", "yes")
-        .config("aof-use-rdb-preamble", "no")
-        .start()
+    // The server's default is a base in RDB format.
+    for preamble in ["yes", "no"] {
+        let server = Server::builder(Kind::Redis)
+            .config("appendonly", "yes")
+            .config("aof-use-rdb-preamble", preamble)
+            .start()
+            .await?;
+        // In the base, and behind it.
+        server.command(&["SET", "lock:report", "1"]).await?;
+        server.command(&["BGREWRITEAOF"]).await?;
+        wait_until(
+            "the base to be written",
+            Duration::from_secs(60),
+            async || {
+                let rewriting = server.info("aof_rewrite_in_progress").await.ok()?;
+                let scheduled = server.info("aof_rewrite_scheduled").await.ok()?;
+                (rewriting == "0" && scheduled == "0").then_some(())
+            },
+        )
         .await?;
-    server.command(&["SET", "lock:report", "1"]).await?;
-    redis_cli(
-        &["-p", &server.port().to_string(), "shutdown", "nosave"],
-        "",
-    )
-    .ok();
-    let dir = server.dir().join("appendonlydir");
-    let before: u64 = std::fs::read_dir(&dir)?
-        .map(|entry| {
-            entry
-                .and_then(|entry| entry.metadata())
-                .map_or(0, |meta| meta.len())
-        })
-        .sum();
-    let report = examine(doctor(&server.dir().display().to_string())).await?;
-    assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
-    let after: u64 = std::fs::read_dir(&dir)?
-        .map(|entry| {
-            entry
-                .and_then(|entry| entry.metadata())
-                .map_or(0, |meta| meta.len())
-        })
-        .sum();
-    assert_eq!(before, after);
+        server.command(&["SET", "mutex:other", "1"]).await?;
+        redis_cli(
+            &["-p", &server.port().to_string(), "shutdown", "nosave"],
+            "",
+        )
+        .ok();
+        let dir = server.dir().join("appendonlydir");
+        let before = crate::files(&dir)?;
+        let base = before.iter().find_map(|(name, ..)| {
+            let name = name.to_str()?;
+            name.contains(".base.").then(|| dir.join(name))
+        });
+        let base = base.ok_or_else(|| anyhow::anyhow!("no base in {before:?}"))?;
+        let extension = base.extension().and_then(|name| name.to_str());
+        assert_eq!(
+            extension,
+            Some(if preamble == "yes" { "rdb" } else { "aof" })
+        );
+        let locks = async |path: &std::path::Path| -> anyhow::Result<Vec<String>> {
+            let report = examine(doctor(&path.display().to_string())).await?;
+            let locks = report.sure().filter(|one| one.rule == "lock-without-ttl");
+            Ok(locks.map(|one| one.subject.clone()).collect())
+        };
+        assert_eq!(locks(server.dir()).await?, ["lock:report", "mutex:other"]);
+        assert_eq!(locks(&base).await?, ["lock:report"]);
+        // One file, as before version 7: commands follow the base.
+        let single = folder.path().join("appendonly.aof");
+        let mut bytes = std::fs::read(&base)?;
+        bytes.extend_from_slice(
+            b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*3\r\n$3\r\nSET\r\n$7\r\nmutex:a\r\n$1\r\n1\r\n",
+        );
+        std::fs::write(&single, bytes)?;
+        assert_eq!(locks(&single).await?, ["lock:report", "mutex:a"]);
+        assert_eq!(before, crate::files(&dir)?, "the log was touched");
+    }
     Ok(())
 }
 
@@ -338,9 +460,18 @@ async fn a_monitor_log_and_an_append_only_file_are_examined_too() -> anyhow::Res
 async fn every_node_of_a_cluster_is_examined() -> anyhow::Result<()> {
     let cluster = redstart_testkit::shared_cluster().await?;
     let client = redstart::Store::connect(cluster.url()).await?;
-    let namespace = redstart_testkit::unique_namespace("doctor");
+    // A name without digits, which would be taken for an id.
+    let namespace: String = redstart_testkit::unique_namespace("doctor")
+        .bytes()
+        .map(|byte| match byte {
+            b'0'..=b'9' => char::from(byte - b'0' + b'q'),
+            byte if byte.is_ascii_alphabetic() => char::from(byte),
+            _ => ':',
+        })
+        .collect();
+    let namespace = format!("{namespace}:cache");
     for i in 0..60 {
-        let key = format!("{namespace}:cache:{i}");
+        let key = format!("{namespace}:{i}");
         client
             .query::<()>(redis::cmd("SET").arg(&key).arg("{\"id\":1}"))
             .await?;
@@ -352,11 +483,13 @@ async fn every_node_of_a_cluster_is_examined() -> anyhow::Result<()> {
     )
     .await?;
     assert!(report.servers.len() >= 3, "{:?}", report.servers);
-    let subject = format!("{}:cache:*", namespace);
-    let found = report.findings.iter().any(|finding| {
-        finding.rule == "cache-without-ttl"
-            && (finding.subject == subject || finding.subject.contains(":cache:"))
-    });
-    assert!(found, "{subject}: {:#?}", report.findings);
+    // Other tests have keys there too.
+    let found = report.sure().filter(|one| one.rule == "cache-without-ttl");
+    let subjects: Vec<&str> = found.map(|one| one.subject.as_str()).collect();
+    let subject = format!("{namespace}:*");
+    assert!(
+        subjects.contains(&subject.as_str()),
+        "{subject}: {subjects:?}"
+    );
     Ok(())
 }

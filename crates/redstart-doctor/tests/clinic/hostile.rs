@@ -81,7 +81,14 @@ async fn what_an_acl_or_a_renamed_command_hides_is_named() -> anyhow::Result<()>
     let report = examine(doctor(&url).sampled().observed(Duration::from_millis(200))).await?;
     assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
     let blind = |what: &str| report.blinds.iter().any(|blind| blind.what.contains(what));
-    for what in ["CONFIG", "SLOWLOG", "CLIENT LIST", "MONITOR", "ACL"] {
+    for what in [
+        "CONFIG",
+        "SLOWLOG",
+        "LATENCY",
+        "CLIENT LIST",
+        "MONITOR",
+        "ACL",
+    ] {
         assert!(blind(what), "{what}: {:#?}", report.blinds);
     }
     assert!(
@@ -152,13 +159,48 @@ async fn names_with_newlines_and_escapes_stay_in_their_place() -> anyhow::Result
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_huge_value_is_measured_and_not_read() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    // 200 MB that take no time to make.
+    // The largest string there is, which takes no time to make.
     server
-        .command(&["SETRANGE", "blob", "200000000", "x"])
+        .command(&["SETRANGE", "blob", "536870911", "x"])
         .await?;
+    let large = "y".repeat(2_000_000);
+    server.command(&["HSET", "wide", "field", &large]).await?;
+    server.command(&["ZADD", "ranks", "1", &large]).await?;
+    server.command(&["LPUSH", "jobs", &large]).await?;
+    // An entry that a group has not acknowledged, in a stream of such entries.
     server
-        .command(&["HSET", "wide", "field", &"y".repeat(2_000_000)])
+        .command(&["XGROUP", "CREATE", "photos", "g", "0", "MKSTREAM"])
         .await?;
+    for _ in 0..5 {
+        server
+            .command(&["XADD", "photos", "*", "jpeg", &large])
+            .await?;
+    }
+    server
+        .command(&["XREADGROUP", "GROUP", "g", "c", "STREAMS", "photos", ">"])
+        .await?;
+    let report = examine(doctor(&server.url()).sampled()).await?;
+    assert!(has(&report, "big-key"), "{:#?}", report.findings);
+    figure(format!(
+        "doctor read {} bytes beside a value of 512 MB and elements of 2 MB",
+        report.cost.bytes_read
+    ));
+    assert!(report.cost.bytes_read < 5_000_000, "{:?}", report.cost);
+    assert!(
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains("photos") || blind.what.contains("entries")),
+        "{:#?}",
+        report.blinds
+    );
+    Ok(())
+}
+
+/// Lines of MONITOR cannot be made shorter: they are read, cut, and not kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_values_in_traffic_are_cut_while_they_are_read() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
     let traffic = async {
         loop {
             server
@@ -172,9 +214,10 @@ async fn a_huge_value_is_measured_and_not_read() -> anyhow::Result<()> {
         report = examine(doctor(&server.url()).sampled().observed(Duration::from_millis(500))) => report?,
         end = traffic => { end?; unreachable!() }
     };
-    assert!(has(&report, "big-key"), "{:#?}", report.findings);
-    let sampled = report.cost.bytes_read;
-    figure_bytes(sampled);
+    figure(format!(
+        "doctor read {} bytes of {} lines of MONITOR, 3 MB each",
+        report.cost.bytes_read, report.cost.lines
+    ));
     assert!(
         report.stages.iter().all(|stage| stage.ran),
         "{:#?}",
@@ -183,10 +226,108 @@ async fn a_huge_value_is_measured_and_not_read() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn figure_bytes(bytes: u64) {
-    figure(format!(
-        "doctor read {bytes} bytes beside values of 200 MB, MONITOR lines of 3 MB among them"
-    ));
+/// What clients send stays where it is, whatever the report is sure of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_value_of_the_traffic_is_in_the_report() -> anyhow::Result<()> {
+    const SECRET: &str = "hunter2";
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = server.url();
+    let (mut one, mut other) = (client(&url).await?, client(&url).await?);
+    let lines = [
+        "SET lock:report hunter2 NX",
+        "GET lock:report",
+        "DEL lock:report",
+        "GET product:7",
+        "SET product:7 hunter2 EX 60",
+        "LPUSH mail:jobs hunter2",
+        "BRPOP mail:jobs 1",
+        "PUBLISH mail:send hunter2",
+        "HSET session:7 password hunter2",
+        "SADD dirty:users hunter2",
+        "SPOP dirty:users",
+        "EVAL return('hunter2') 0",
+        "ZADD window:7 1700000000 hunter2",
+        "XADD orders * card hunter2",
+        "KEYS hunter2*",
+        "AUTH hunter2",
+    ];
+    let traffic = async {
+        for round in 0.. {
+            for line in lines {
+                let words: Vec<&str> = line.split(' ').collect();
+                let mut command = redis::cmd(words[0]);
+                command.arg(&words[1..]);
+                let client = if round % 2 == 0 { &mut one } else { &mut other };
+                // Some are refused; what was sent counts.
+                let _: redis::RedisResult<redis::Value> = command.query_async(client).await;
+            }
+        }
+    };
+    let mut report = tokio::select! {
+        report = examine(doctor(&url).sampled().observed(Duration::from_secs(1))) => report?,
+        () = traffic => unreachable!("it runs for ever"),
+    };
+    assert!(
+        report.stages[2].ran && report.sure().count() >= 4,
+        "{:#?}",
+        report.findings
+    );
+    for text in [
+        report.json(),
+        report.markdown(),
+        report.html(),
+        report.sarif(),
+    ] {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+    report.redact();
+    assert!(!report.html().contains("mail:jobs"));
+    Ok(())
+}
+
+/// The server answers, and then it does not: SIGSTOP in the middle of the walk over the names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stalls_in_the_middle_leaves_a_partial_report() -> anyhow::Result<()> {
+    let server = Arc::new(Server::builder(Kind::Redis).start().await?);
+    for i in 0..2000 {
+        let name = format!("cache:{i}");
+        server.command(&["SET", &name, "{}"]).await?;
+    }
+    let examination = Doctor::builder(&server.url())
+        .sampled()
+        .observed(Duration::from_millis(200))
+        .patience(Duration::from_millis(500))
+        .build()?;
+    let stalled = Arc::clone(&server);
+    let progress = Progress::new(move |step| {
+        if step.what == "walking names" && step.done >= 500 {
+            let _ = stalled.pause();
+        }
+    });
+    let begun = std::time::Instant::now();
+    let report = examination.examine(&progress).await;
+    server.resume()?;
+    let report = report?;
+    assert!(report.stages[0].ran, "{:#?}", report.stages);
+    let blind = |what: &str, why: &str| {
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains(what) && blind.why.contains(why))
+    };
+    assert!(blind("SCAN", "no answer in time"), "{:#?}", report.blinds);
+    assert!(
+        blind("server", "connection was lost"),
+        "{:#?}",
+        report.blinds
+    );
+    assert!(blind("MONITOR", ""), "{:#?}", report.blinds);
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        begun.elapsed()
+    );
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

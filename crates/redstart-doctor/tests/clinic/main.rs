@@ -1,8 +1,10 @@
 //! Examinations of servers that work, of servers that race, and of servers that do not help.
 
+mod breakage;
 mod cost;
 mod hostile;
 mod libraries;
+mod page;
 mod race;
 
 use std::time::Duration;

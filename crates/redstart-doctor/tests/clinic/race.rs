@@ -148,3 +148,108 @@ async fn a_cache_fill_that_overtakes_an_invalidation_is_proven() -> anyhow::Resu
     assert!(has(&report, "cache-fill-race"), "{:#?}", report.findings);
     Ok(())
 }
+
+/// Fills the entry unless it was invalidated since the miss: the miss took a lease, and an invalidation deletes it.
+async fn with_a_lease(i: usize, mut client: MultiplexedConnection) -> redis::RedisResult<()> {
+    const LOOK: &str = "local v = redis.call('get', KEYS[1]) if v then return v end \
+        redis.call('set', KEYS[2], ARGV[1], 'NX', 'PX', 5000) return false";
+    const FILL: &str = "if redis.call('get', KEYS[2]) ~= ARGV[1] then return 0 end \
+        redis.call('set', KEYS[1], ARGV[2], 'EX', 60) redis.call('del', KEYS[2]) return 1";
+    for n in 0.. {
+        if i == 0 {
+            let _: i64 = client.del(&["product:7", "product:7:lease"]).await?;
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            continue;
+        }
+        let token = format!("0f8fad5b-d9cb-{i:04x}-a165-{n:012x}");
+        let mut look = redis::cmd("EVAL");
+        look.arg(LOOK)
+            .arg(2)
+            .arg("product:7")
+            .arg("product:7:lease");
+        let cached: Option<String> = look.arg(&token).query_async(&mut client).await?;
+        if cached.is_none() {
+            // The database.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let mut fill = redis::cmd("EVAL");
+            fill.arg(FILL)
+                .arg(2)
+                .arg("product:7")
+                .arg("product:7:lease");
+            fill.arg(&token).arg(format!("{{\"price\":{}}}", n / 10));
+            let _: i64 = fill.query_async(&mut client).await?;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+/// Fills the entry in a transaction that fails if the key was touched since the miss.
+async fn with_a_watch(i: usize, mut client: MultiplexedConnection) -> redis::RedisResult<()> {
+    for n in 0.. {
+        if i == 0 {
+            let _: i64 = client.del("product:7").await?;
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            continue;
+        }
+        let watch = redis::cmd("WATCH").arg("product:7").to_owned();
+        watch.query_async::<()>(&mut client).await?;
+        let cached: Option<String> = client.get("product:7").await?;
+        if cached.is_some() {
+            redis::cmd("UNWATCH").query_async::<()>(&mut client).await?;
+        } else {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let mut fill = redis::pipe();
+            let value = format!("{{\"price\":{}}}", n / 10);
+            fill.atomic().set_ex("product:7", value, 60).ignore();
+            let _: Option<()> = fill.query_async(&mut client).await?;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_fill_that_an_invalidation_stops_is_not_accused() -> anyhow::Result<()> {
+    let report = observe(with_a_lease).await?;
+    assert_eq!(sure(&report), [] as [&str; 0], "with a lease");
+    let report = observe(with_a_watch).await?;
+    assert_eq!(sure(&report), [] as [&str; 0], "with WATCH");
+    Ok(())
+}
+
+/// The library's own cache, of eight processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_of_redstart_that_is_invalidated_is_not_accused() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let mut programs = tokio::task::JoinSet::new();
+    for i in 0..8u64 {
+        let store = redstart::Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+        let cache = redstart::caching::Cache::<u64, u64>::builder(&store, "shop", "product")
+            .ttl(Duration::from_secs(60))
+            .build()?;
+        programs.spawn(async move {
+            for n in 0.. {
+                if i == 0 {
+                    cache.invalidate(&7).await?;
+                    tokio::time::sleep(Duration::from_millis(3)).await;
+                    continue;
+                }
+                let load = move |_| async move {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    Ok::<_, std::io::Error>(Some(n))
+                };
+                cache.get_or_load(&7, load).await?;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            anyhow::Ok(())
+        });
+    }
+    let examination = doctor(&server.url())
+        .sampled()
+        .observed(Duration::from_secs(3));
+    let report = crate::examine(examination).await?;
+    programs.abort_all();
+    assert_eq!(sure(&report), [] as [&str; 0]);
+    Ok(())
+}

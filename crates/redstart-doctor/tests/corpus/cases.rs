@@ -1,11 +1,19 @@
-//! The corpus: for each rule that a plain server can show, a faulty world and its healthy twin.
+//! The worlds that a plain server can show; `topology.rs` has those of a Cluster and of replicas, `library.rs` those of
+//! Redstart's own patterns.
 
-use crate::world::{Case, Side};
+use std::time::Duration;
+
+use redstart_doctor::DoctorBuilder;
+
+use crate::world::{Case, Guest, Side};
 
 const NOTHING: Side = Side {
+    guests: &[],
     seed: &[],
     traffic: &[],
+    between: &[],
     config: &[],
+    undo: &[],
 };
 
 /// Seeds only.
@@ -32,6 +40,7 @@ const fn sampled(
         healthy,
         also,
         observe: 0,
+        with: |builder| builder,
     }
 }
 
@@ -49,8 +58,36 @@ const fn observed(
         healthy,
         also,
         observe: 700,
+        with: |builder| builder,
     }
 }
+
+/// A server of a few seconds whose settings are those of a server in use.
+fn settled(builder: DoctorBuilder) -> DoctorBuilder {
+    builder.settled(Duration::ZERO)
+}
+
+/// A second without a command is long.
+fn hasty(builder: DoctorBuilder) -> DoctorBuilder {
+    builder.idle(Duration::from_secs(1))
+}
+
+/// What happens between the looks has time to happen.
+fn unhurried(builder: DoctorBuilder) -> DoctorBuilder {
+    builder.gap(Duration::from_secs(3))
+}
+
+/// A container of 64 MB.
+fn small(builder: DoctorBuilder) -> DoctorBuilder {
+    builder.memory(64 << 20)
+}
+
+const BULL: &[&str] = &[
+    "HSET bull:mail:meta version bullmq:5.81.5",
+    "SET bull:mail:id 4",
+    "*3 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+    "RPUSH bull:mail:wait 0 1 2",
+];
 
 pub(crate) const CASES: &[Case] = &[
     sampled(
@@ -132,7 +169,7 @@ pub(crate) const CASES: &[Case] = &[
                 "w XREADGROUP GROUP g w COUNT 10 STREAMS changes >",
                 "w XACK changes g #1-1",
             ],
-            config: &[],
+            ..NOTHING
         },
         &[],
     ),
@@ -147,7 +184,7 @@ pub(crate) const CASES: &[Case] = &[
                 "a INCR api:calls:7",
                 "b INCR api:calls:7",
             ],
-            config: &[],
+            ..NOTHING
         },
         Side {
             seed: &["SET api:calls:7 1 EX 600"],
@@ -156,7 +193,7 @@ pub(crate) const CASES: &[Case] = &[
                 "b INCR api:calls:7",
                 "c GET api:calls:7",
             ],
-            config: &[],
+            ..NOTHING
         },
         &[],
     ),
@@ -329,7 +366,7 @@ pub(crate) const CASES: &[Case] = &[
         Side {
             seed: &[r#"*3 SET session:# {"user":#} EX 1800"#],
             traffic: &["a GET session:0", "b GET session:1", "c GET session:2"],
-            config: &[],
+            ..NOTHING
         },
         Side {
             seed: &[r#"*3 SET session:# {"user":#} EX 1800"#],
@@ -339,7 +376,7 @@ pub(crate) const CASES: &[Case] = &[
                 "b GETEX session:1 EX 1800",
                 "b EXPIRE session:1 1800",
             ],
-            config: &[],
+            ..NOTHING
         },
         &[],
     ),
@@ -466,12 +503,12 @@ pub(crate) const CASES: &[Case] = &[
         Side {
             seed: &["EVAL `for i=1,12000 do redis.call('rpush',KEYS[1],'line '..i) end` 1 audit"],
             traffic: &["a RPUSH audit line#", "b RPUSH audit line#"],
-            config: &[],
+            ..NOTHING
         },
         Side {
             seed: &["*100 RPUSH audit line#"],
             traffic: &["a RPUSH audit line#", "a LTRIM audit -100 -1"],
-            config: &[],
+            ..NOTHING
         },
         &["slow-script"],
     ),
@@ -514,12 +551,12 @@ pub(crate) const CASES: &[Case] = &[
                 "EVAL `for i=1,8000 do redis.call('sadd',KEYS[1],'user-'..i) end` 1 followers:7",
             ],
             traffic: &["a SMEMBERS followers:7", "# sleep 50"],
-            config: &[],
+            ..NOTHING
         },
         Side {
             seed: &["*50 SADD followers:7 user-#"],
             traffic: &["a SMEMBERS followers:7", "# sleep 50"],
-            config: &[],
+            ..NOTHING
         },
         &["slow-script"],
     ),
@@ -535,13 +572,13 @@ pub(crate) const CASES: &[Case] = &[
         "maxmemory-policy",
         Side {
             seed: &["SET lock:report 0f8fad5b-d9cb-469f-a165-70867728950e PX 60000"],
-            traffic: &[],
             config: &[("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")],
+            ..NOTHING
         },
         Side {
             seed: &[r#"*20 SET cache:# {"id":#} EX 60"#],
-            traffic: &[],
             config: &[("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")],
+            ..NOTHING
         },
         &[],
     ),
@@ -550,13 +587,13 @@ pub(crate) const CASES: &[Case] = &[
         "maxmemory",
         Side {
             seed: &["!SET some value"],
-            traffic: &[],
             config: &[("maxmemory", "1")],
+            ..NOTHING
         },
         Side {
             seed: &["SET some value"],
-            traffic: &[],
             config: &[("maxmemory", "100mb")],
+            ..NOTHING
         },
         &[],
     ),
@@ -736,6 +773,271 @@ pub(crate) const CASES: &[Case] = &[
             "*30 LPUSH bull:mail:active #",
             "*30 SET bull:mail:#:lock token PX 600000",
         ]),
+        &[],
+    ),
+    sampled(
+        "bullmq-eviction",
+        "maxmemory-policy",
+        Side {
+            seed: BULL,
+            config: &[("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")],
+            ..NOTHING
+        },
+        Side {
+            seed: BULL,
+            config: &[("maxmemory", "100mb"), ("maxmemory-policy", "noeviction")],
+            ..NOTHING
+        },
+        &["eviction-with-durable-data"],
+    ),
+    Case {
+        with: unhurried,
+        ..sampled(
+            "bullmq-mixed-versions",
+            "BullMQ queue bull:mail",
+            Side {
+                seed: BULL,
+                between: &["HSET bull:mail:meta version bullmq:6.0.1"],
+                ..NOTHING
+            },
+            Side {
+                seed: BULL,
+                between: &["HSET bull:mail:meta version bullmq:5.82.0"],
+                ..NOTHING
+            },
+            &[],
+        )
+    },
+    sampled(
+        "bullmq-completed-unbounded",
+        "BullMQ queue bull:mail",
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 6000",
+            "EVAL `for i=1,6000 do redis.call('hset','bull:mail:'..i,'data','{}','timestamp','1','name','x','opts','{}') redis.call('zadd','bull:mail:completed',i,i) end` 0",
+        ]),
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 200",
+            "EVAL `for i=1,200 do redis.call('hset','bull:mail:'..i,'data','{}','timestamp','1','name','x','opts','{}') redis.call('zadd','bull:mail:completed',i,i) end` 0",
+        ]),
+        &["slow-script"],
+    ),
+    sampled(
+        "session-store-without-ttl",
+        "sess:*",
+        seeds(&[
+            r#"*15 SET sess:9f86d08188#4c7d65 {"cookie":{"originalMaxAge":86400000,"path":"/"},"user":#}"#,
+        ]),
+        seeds(&[
+            r#"*15 SET sess:9f86d08188#4c7d65 {"cookie":{"originalMaxAge":86400000,"path":"/"},"user":#} EX 86400"#,
+        ]),
+        &[],
+    ),
+    sampled(
+        "celery-unacked",
+        "Celery",
+        seeds(&[
+            "SADD _kombu.binding.celery `celery\u{6}\u{16}\u{6}\u{16}celery`",
+            r#"HSET unacked tag-1 `[{"body": "W10=", "headers": {"task": "shop.report", "eta": null}}, "", "celery"]`"#,
+            "EVAL `redis.call('zadd','unacked_index',redis.call('time')[1]-7200,'tag-1')` 0",
+        ]),
+        seeds(&[
+            "SADD _kombu.binding.celery `celery\u{6}\u{16}\u{6}\u{16}celery`",
+            r#"HSET unacked tag-1 `[{"body": "W10=", "headers": {"task": "shop.report", "eta": null}}, "", "celery"]`"#,
+            "EVAL `redis.call('zadd','unacked_index',redis.call('time')[1]-60,'tag-1')` 0",
+        ]),
+        &[],
+    ),
+    sampled(
+        "celery-eta-beyond-visibility",
+        "Celery",
+        seeds(&[
+            "SADD _kombu.binding.celery `celery\u{6}\u{16}\u{6}\u{16}celery`",
+            r#"HSET unacked tag-1 `[{"body": "W10=", "headers": {"task": "shop.report", "eta": "2999-01-01T12:00:00+00:00"}}, "", "celery"]`"#,
+            "EVAL `redis.call('zadd','unacked_index',redis.call('time')[1]-60,'tag-1')` 0",
+        ]),
+        seeds(&[
+            "SADD _kombu.binding.celery `celery\u{6}\u{16}\u{6}\u{16}celery`",
+            // It was due before it was delivered.
+            r#"HSET unacked tag-1 `[{"body": "W10=", "headers": {"task": "shop.report", "eta": "2020-01-01T12:00:00+00:00"}}, "", "celery"]`"#,
+            "EVAL `redis.call('zadd','unacked_index',redis.call('time')[1]-60,'tag-1')` 0",
+        ]),
+        &[],
+    ),
+    Case {
+        with: small,
+        ..sampled(
+            "maxmemory-unset",
+            "maxmemory",
+            seeds(&["*300 SETRANGE page:# 100000 x", "*300 EXPIRE page:# 600"]),
+            Side {
+                seed: &["*300 SETRANGE page:# 100000 x", "*300 EXPIRE page:# 600"],
+                config: &[("maxmemory", "100mb"), ("maxmemory-policy", "volatile-ttl")],
+                ..NOTHING
+            },
+            &[],
+        )
+    },
+    Case {
+        with: hasty,
+        ..sampled(
+            "connection-leak",
+            "client 127.0.0.1",
+            Side {
+                guests: &[Guest::Idle(120, "web")],
+                ..NOTHING
+            },
+            Side {
+                // Subscribers have nothing to ask.
+                guests: &[Guest::Idle(20, "web"), Guest::Listens(120, "news")],
+                ..NOTHING
+            },
+            &[],
+        )
+    },
+    sampled(
+        "connection-leak",
+        "maxclients",
+        Side {
+            guests: &[Guest::Idle(80, "web")],
+            config: &[("maxclients", "90")],
+            ..NOTHING
+        },
+        Side {
+            guests: &[Guest::Idle(30, "web")],
+            config: &[("maxclients", "90")],
+            ..NOTHING
+        },
+        &[],
+    ),
+    sampled(
+        "clients-without-names",
+        "CLIENT SETNAME",
+        Side {
+            guests: &[Guest::Idle(210, "")],
+            ..NOTHING
+        },
+        Side {
+            guests: &[Guest::Idle(210, "web")],
+            ..NOTHING
+        },
+        &[],
+    ),
+    sampled(
+        "open-server",
+        "default user",
+        Side {
+            // An address for documentation that no host has; the minus lets the server start without it.
+            config: &[("bind", "127.0.0.1 -192.0.2.1"), ("protected-mode", "no")],
+            ..NOTHING
+        },
+        Side {
+            config: &[("bind", "127.0.0.1"), ("protected-mode", "no")],
+            ..NOTHING
+        },
+        &[],
+    ),
+    Case {
+        with: settled,
+        ..sampled(
+            "dangerous-commands-open",
+            "default user",
+            Side {
+                guests: &[Guest::Hosts(6)],
+                ..NOTHING
+            },
+            Side {
+                guests: &[Guest::Hosts(6)],
+                seed: &["ACL SETUSER default -flushdb -keys -debug"],
+                undo: &["ACL SETUSER default +@all"],
+                ..NOTHING
+            },
+            &[],
+        )
+    },
+    Case {
+        with: settled,
+        ..sampled(
+            "queue-without-persistence",
+            "jobs:mail",
+            Side {
+                seed: &["*5 RPUSH jobs:mail j#"],
+                config: &[("appendonly", "no"), ("save", "")],
+                ..NOTHING
+            },
+            Side {
+                seed: &["*5 RPUSH jobs:mail j#"],
+                config: &[("appendonly", "no"), ("save", "3600 1")],
+                ..NOTHING
+            },
+            &[],
+        )
+    },
+    sampled(
+        "slow-subscriber",
+        "client-output-buffer-limit pubsub",
+        Side {
+            guests: &[Guest::Deaf("news")],
+            seed: &["*3000 PUBLISH news @8000"],
+            ..NOTHING
+        },
+        Side {
+            guests: &[Guest::Listens(1, "news")],
+            seed: &["*3000 PUBLISH news @8000"],
+            ..NOTHING
+        },
+        &[],
+    ),
+    Case {
+        with: unhurried,
+        ..sampled(
+            "stream-pending-grows",
+            "orders group g",
+            Side {
+                seed: &[
+                    "XGROUP CREATE orders g 0 MKSTREAM",
+                    "*80 XADD orders 1-# id #",
+                    "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+                    "*10 XCLAIM orders g c 0 1-# IDLE 90000",
+                ],
+                between: &[
+                    "*20 XADD orders * id #",
+                    "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+                ],
+                ..NOTHING
+            },
+            Side {
+                seed: &[
+                    "XGROUP CREATE orders g 0 MKSTREAM",
+                    "*80 XADD orders 1-# id #",
+                    "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+                    "*76 XACK orders g 1-#",
+                ],
+                between: &[
+                    "*20 XADD orders 9-#1 id #",
+                    "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+                    "*20 XACK orders g 9-#1",
+                ],
+                ..NOTHING
+            },
+            // Nothing was ever acknowledged there.
+            &["stream-without-acks"],
+        )
+    },
+    sampled(
+        "latency-spikes",
+        "latency event command",
+        Side {
+            seed: &["DEBUG SLEEP 0.4"],
+            config: &[("latency-monitor-threshold", "100")],
+            ..NOTHING
+        },
+        Side {
+            seed: &["DEBUG SLEEP 0"],
+            config: &[("latency-monitor-threshold", "100")],
+            ..NOTHING
+        },
         &[],
     ),
 ];

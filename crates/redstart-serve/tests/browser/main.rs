@@ -7,196 +7,16 @@
 #[path = "../api/client.rs"]
 mod client;
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
-use base64::Engine as _;
+use anyhow::{Result, ensure};
 use client::Client;
 use redstart::{Store, messaging::Queue};
 use redstart_serve::{Config, Demo, Service};
-use redstart_testkit::{eventually, figure, find, scale};
-use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    process::{Child, Command},
-};
+use redstart_testkit::{Browser, eventually, figure, scale};
+use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// One browser, driven over WebDriver.
-struct Browser {
-    driver: Client,
-    session: String,
-    axe: String,
-    shots: PathBuf,
-    _process: Child,
-}
-
-impl Browser {
-    async fn start() -> Result<Self> {
-        let (driver, axe) = find::browser()?;
-        let mut process = Command::new(driver)
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        let mut lines = BufReader::new(process.stdout.take().context("no output")?).lines();
-        let port: u16 = loop {
-            let line = lines.next_line().await?.context("chromedriver ended")?;
-            // Its first line names the port that was asked for, which is 0.
-            if let Some((_, port)) = line.split_once("successfully on port ") {
-                break port.trim_end_matches('.').parse()?;
-            }
-        };
-        let mut driver = Client::new(([127, 0, 0, 1], port).into());
-        let options = json!({"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]});
-        let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}});
-        let session = driver.post("/session", wanted).await?.json()["value"]["sessionId"]
-            .as_str()
-            .context("no session")?
-            .to_owned();
-        let shots = std::env::var_os("REDSTART_SCREENSHOTS").map_or_else(
-            || PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("screenshots"),
-            PathBuf::from,
-        );
-        std::fs::create_dir_all(&shots)?;
-        Ok(Self {
-            driver,
-            session,
-            axe: std::fs::read_to_string(axe)?,
-            shots,
-            _process: process,
-        })
-    }
-
-    async fn call(&mut self, path: &str, body: Value) -> Result<Value> {
-        let answer = self
-            .driver
-            .post(&format!("/session/{}/{path}", self.session), body)
-            .await?;
-        let value = answer.json()["value"].clone();
-        ensure!(answer.status == 200, "{path}: {value}");
-        Ok(value)
-    }
-
-    async fn open(&mut self, url: &str) -> Result<()> {
-        self.call("url", json!({"url": url})).await.map(drop)
-    }
-
-    async fn run(&mut self, script: &str) -> Result<Value> {
-        self.call("execute/sync", json!({"script": script, "args": []}))
-            .await
-    }
-
-    async fn tool(&mut self, command: &str, params: Value) -> Result<Value> {
-        self.call(
-            "goog/cdp/execute",
-            json!({"cmd": command, "params": params}),
-        )
-        .await
-    }
-
-    async fn look(&mut self, width: u32, theme: &str) -> Result<()> {
-        self.tool(
-            "Emulation.setDeviceMetricsOverride",
-            json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false}),
-        )
-        .await?;
-        self.tool(
-            "Emulation.setEmulatedMedia",
-            json!({"features": [{"name": "prefers-color-scheme", "value": theme}]}),
-        )
-        .await?;
-        Ok(())
-    }
-
-    /// Clicks an element. A live part may be replaced between finding it and clicking.
-    async fn click(&mut self, css: &str) -> Result<()> {
-        let ends = tokio::time::Instant::now() + PATIENCE;
-        loop {
-            match self.try_click(css).await {
-                Err(error)
-                    if error.to_string().contains("stale element")
-                        && tokio::time::Instant::now() < ends => {}
-                other => return other,
-            }
-        }
-    }
-
-    async fn try_click(&mut self, css: &str) -> Result<()> {
-        let found = self
-            .call("element", json!({"using": "css selector", "value": css}))
-            .await?;
-        let id = found
-            .as_object()
-            .and_then(|map| map.values().next())
-            .and_then(Value::as_str)
-            .context("no element")?
-            .to_owned();
-        self.call(&format!("element/{id}/click"), json!({}))
-            .await
-            .map(drop)
-    }
-
-    async fn text(&mut self) -> Result<String> {
-        Ok(self
-            .run("return document.body.innerText")
-            .await?
-            .as_str()
-            .unwrap_or_default()
-            .to_owned())
-    }
-
-    /// Waits for a page with this text.
-    async fn until(&mut self, text: &str) -> Result<()> {
-        let seen = eventually(
-            PATIENCE,
-            async || matches!(self.text().await, Ok(page) if page.contains(text)),
-        );
-        ensure!(seen.await, "no {text:?} in {}", self.text().await?);
-        Ok(())
-    }
-
-    async fn shoot(&mut self, name: &str) -> Result<()> {
-        let answer = self
-            .driver
-            .get(&format!("/session/{}/screenshot", self.session))
-            .await?
-            .json();
-        let picture = base64::engine::general_purpose::STANDARD
-            .decode(answer["value"].as_str().context("no picture")?)?;
-        std::fs::write(self.shots.join(format!("{name}.png")), picture)?;
-        Ok(())
-    }
-
-    /// What axe-core finds on the page, and whether it is wider than the window.
-    async fn faults(&mut self) -> Result<Vec<String>> {
-        let axe = self.axe.clone();
-        self.run(&axe).await?;
-        let script = "const done = arguments[arguments.length - 1]; \
-            axe.run(document, {resultTypes: ['violations']}).then((r) => done(r.violations.map((v) => \
-            v.id + ': ' + v.help + ' ' + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)).join(' | '))));";
-        let found = self
-            .call("execute/async", json!({"script": script, "args": []}))
-            .await?;
-        let mut faults: Vec<String> = found
-            .as_array()
-            .context("axe did not answer")?
-            .iter()
-            .filter_map(|v| v.as_str().map(str::to_owned))
-            .collect();
-        if self
-            .run("return document.documentElement.scrollWidth > innerWidth")
-            .await?
-            == true
-        {
-            faults.push("the page is wider than the window".to_owned());
-        }
-        Ok(faults)
-    }
-}
 
 const SCREENS: &[(&str, &str)] = &[
     ("overview", "/?namespace=shop"),
@@ -245,7 +65,8 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
         )
         .await
     );
-    let mut browser = Browser::start().await?;
+    let shots = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
+    let browser = Browser::start(shots).await?;
 
     // Hot subjects, some of which are refused.
     let mut api = Client::new(base.trim_start_matches("http://").parse()?);
@@ -374,23 +195,10 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
         .await?;
     for (name, path) in &SCREENS[..4] {
         browser.open(&format!("{base}{path}")).await?;
-        let source = browser
-            .driver
-            .get(&format!("/session/{}/source", browser.session))
-            .await?
-            .json();
-        ensure!(
-            source["value"]
-                .as_str()
-                .is_some_and(|html| html.contains("<h1>")),
-            "{name}"
-        );
+        let source = browser.source().await?;
+        ensure!(source.contains("<h1>"), "{name}");
     }
-    let session = browser.session.clone();
-    browser
-        .driver
-        .send("DELETE", &format!("/session/{session}"), &[], b"")
-        .await?;
+    browser.close().await?;
     figure(format!(
         "{} screens in {} of 2 widths and themes, 0 violations of axe-core",
         SCREENS.len(),

@@ -1,0 +1,129 @@
+//! Faults that real libraries make: killed processes, and keys that somebody deleted. And healthy ones on Valkey.
+
+use std::{path::PathBuf, time::Duration};
+
+use redstart_testkit::{Foreign, Kind, Language, Server, wait_until};
+
+use crate::{doctor, examine, sure};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn program(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/libraries")
+        .join(name)
+}
+
+/// The rules that an examination is sure of, with their subjects.
+async fn found(server: &Server) -> anyhow::Result<Vec<(String, String)>> {
+    let report = examine(doctor(&server.url()).sampled()).await?;
+    let sure = report.sure();
+    Ok(sure
+        .map(|one| (one.rule.clone(), one.subject.clone()))
+        .collect())
+}
+
+fn pair(rule: &str, subject: &str) -> (String, String) {
+    (rule.to_owned(), subject.to_owned())
+}
+
+/// BullMQ 5 and 6: the job of a worker that was killed stays active when its lock has ended, because nobody looks for it; and
+/// an id stays when somebody deletes its job.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_a_killed_bullmq_worker_and_a_deleted_job_are_found() -> anyhow::Result<()> {
+    for version in ["bullmq5", "bullmq6"] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let port = server.port().to_string();
+        let args = [version, port.as_str(), "mail"];
+        let mut worker = Foreign::start(Language::Node, &program("bullmq_holder.js"), &args)?;
+        assert_eq!(worker.line().await?, "active", "{version}");
+        wait_until("the other jobs to wait", PATIENCE, async || {
+            let waiting: u64 = server.query(&["LLEN", "bull:mail:wait"]).await.ok()?;
+            (waiting == 2).then_some(())
+        })
+        .await?;
+        assert_eq!(found(&server).await?, [], "{version} at work");
+
+        worker.kill9();
+        wait_until("the lock to end", PATIENCE, async || {
+            let locks: u64 = server.query(&["EXISTS", "bull:mail:1:lock"]).await.ok()?;
+            (locks == 0).then_some(())
+        })
+        .await?;
+        let queue = "BullMQ queue bull:mail";
+        let stuck = pair("bullmq-active-without-lock", queue);
+        assert_eq!(
+            found(&server).await?,
+            std::slice::from_ref(&stuck),
+            "{version} killed"
+        );
+
+        server.command(&["DEL", "bull:mail:2"]).await?;
+        let mut both = found(&server).await?;
+        both.sort();
+        let missing = pair("bullmq-missing-jobs", queue);
+        assert_eq!(both, [stuck, missing], "{version} without a job");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_of_redis_py_whose_holder_died_is_found() -> anyhow::Result<()> {
+    for (seconds, expected) in [(None, true), (Some("600"), false)] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let port = server.port().to_string();
+        let mut args = vec![port.as_str(), "nightly-report"];
+        args.extend(seconds);
+        Foreign::run(Language::Python, &program("redis_py_lock.py"), &args).await?;
+        let locked: u64 = server.query(&["EXISTS", "nightly-report"]).await?;
+        assert_eq!(locked, 1);
+        let expected = match expected {
+            true => vec![pair("redis-py-lock-without-ttl", "nightly-report")],
+            false => Vec::new(),
+        };
+        assert_eq!(found(&server).await?, expected, "{seconds:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "slow: the libraries that the ordinary run has on Redis, on Valkey"]
+async fn healthy_libraries_are_not_accused_on_valkey() -> anyhow::Result<()> {
+    let specimens =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../redstart-adopt/tests/libraries");
+    for (language, script, expected) in [
+        (
+            Language::Node,
+            "specimens.js",
+            &["BullMQ", "Bull", "rate-limiter-flexible", "connect-redis"][..],
+        ),
+        (
+            Language::Python,
+            "specimens.py",
+            &["Celery", "RQ", "Dramatiq"],
+        ),
+        (Language::Ruby, "specimens.rb", &["Sidekiq"]),
+    ] {
+        let server = Server::builder(Kind::Valkey).start().await?;
+        let port = server.port().to_string();
+        let path = specimens.join(script);
+        let observation = doctor(&server.url())
+            .sampled()
+            .observed(Duration::from_secs(3));
+        let args = [port.as_str()];
+        let (at_work, done) =
+            tokio::join!(examine(observation), Foreign::run(language, &path, &args));
+        done?;
+        assert_eq!(sure(&at_work?), [] as [&str; 0], "{script} at work");
+        let at_rest = examine(doctor(&server.url()).sampled()).await?;
+        assert_eq!(sure(&at_rest), [] as [&str; 0], "{script} at rest");
+        for library in expected {
+            assert!(
+                at_rest.libraries.iter().any(|known| known == library),
+                "{library} of {:?}",
+                at_rest.libraries
+            );
+        }
+    }
+    Ok(())
+}
