@@ -16,6 +16,9 @@
 //! - A job that is taken is locked and renewed; if this process dies, any worker gives it back by its stalled check.
 //! - Only the holder of the lock can complete or fail a job: [`Taken::complete`] says if the hold was lost.
 //! - A list is never renamed over another. [`BullQueue::resume`] merges what both versions left.
+//! - While versions 5 and 6 share a paused queue, a running worker and each [`add`](BullQueue::add) move its jobs to the list that
+//!   survives a pause or resume by either version, and warn once. A running worker hears of a job that was added within
+//!   milliseconds; a pause or resume by version 5 in between can still lose it.
 //! - A job of a scheduler with a fixed period (`every`) is followed by its next one in the same step in which it is taken.
 //! - A worker takes no job that it could not end as Node would. Jobs of schedulers with a cron pattern, of repeatable jobs from
 //!   before there were schedulers, and jobs that can be retried with a backoff of the application's own (unless the worker has
@@ -39,7 +42,13 @@ mod job;
 mod taken;
 mod worker;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use redis::cmd;
 use redstart::{Store, key::slot};
@@ -116,6 +125,8 @@ pub struct BullQueue {
     prefix: String,
     keys: Vec<String>,
     major: u32,
+    /// Whether it was said that two major versions share the queue.
+    has_warned: Arc<AtomicBool>,
 }
 
 /// Makes a [`BullQueue`].
@@ -168,6 +179,7 @@ impl BullQueueBuilder {
             base,
             prefix,
             major: self.major,
+            has_warned: Arc::default(),
         })
     }
 }
@@ -281,7 +293,7 @@ impl BullQueue {
             args.push(field);
         }
         let reply = ADD_FLOW.run(&self.store, &keys, &args).await?;
-        added(reply)
+        self.added(reply)
     }
 
     async fn add_alone(&self, job: &NewJob) -> Result<Added> {
@@ -291,7 +303,28 @@ impl BullQueue {
             args.push(field);
         }
         let reply = ADD.run(&self.store, &self.keys, &args).await?;
-        added(reply)
+        self.added(reply)
+    }
+
+    fn added(&self, reply: (i64, String, u8)) -> Result<Added> {
+        let (outcome, id, mixed) = reply;
+        self.warn_if_mixed(mixed > 0);
+        match outcome {
+            0 => Ok(Added::New(id)),
+            1 => Ok(Added::Exists(id)),
+            2 => Ok(Added::Deduplicated(id)),
+            code => Err(refused(code)),
+        }
+    }
+
+    /// Says once that two major versions share the queue.
+    fn warn_if_mixed(&self, mixed: bool) {
+        if mixed && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                queue = self.base(),
+                "versions 5 and 6 of BullMQ share this queue: a pause or resume by version 5 loses jobs that are not moved before it; move all processes to one version, and resume by BullQueue::resume until then"
+            );
+        }
     }
 
     /// Pauses the queue for all workers, Node's too. Jobs that are running go on.
@@ -379,15 +412,6 @@ impl BullQueue {
     /// Starts to set up a worker.
     pub fn worker(&self) -> BullWorkerBuilder {
         BullWorkerBuilder::new(self.clone())
-    }
-}
-
-fn added(reply: (i64, String)) -> Result<Added> {
-    match reply {
-        (0, id) => Ok(Added::New(id)),
-        (1, id) => Ok(Added::Exists(id)),
-        (2, id) => Ok(Added::Deduplicated(id)),
-        (code, _) => Err(refused(code)),
     }
 }
 

@@ -349,6 +349,141 @@ async fn a_second_pause(side: Side) -> Result<()> {
 }
 on!(a_second_pause: a_second_pause_here_loses_nothing);
 
+/// What BullMQ 5 and 6 do to a queue, one after the other.
+struct Sequence {
+    /// Before the call that loses jobs.
+    before: &'static [(&'static str, &'static [&'static str])],
+    /// The call, by version 5.
+    fatal: &'static str,
+    jobs: usize,
+    lost: usize,
+}
+
+/// Version 6 pauses, both add, version 5 resumes: it renames its list over the ten of version 6.
+const RESUMED: Sequence = Sequence {
+    before: &[
+        ("bullmq6", &["pause"]),
+        ("bullmq6", &["add", "10"]),
+        ("bullmq5", &["add", "5"]),
+    ],
+    fatal: "resume",
+    jobs: 15,
+    lost: 10,
+};
+
+/// Version 5 pauses, version 6 adds, version 5 pauses again: it renames the three over what it had paused.
+const PAUSED_AGAIN: Sequence = Sequence {
+    before: &[
+        ("bullmq5", &["add", "8"]),
+        ("bullmq5", &["pause"]),
+        ("bullmq6", &["add", "3"]),
+    ],
+    fatal: "pause",
+    jobs: 11,
+    lost: 8,
+};
+
+/// Ids that wait, in either list.
+async fn waiting(store: &Store, queue: &BullQueue) -> Result<(usize, usize)> {
+    let mut lengths = redis::pipe();
+    for list in ["wait", "paused"] {
+        lengths.cmd("LLEN").arg(format!("{}:{list}", queue.base()));
+    }
+    Ok(store.pipeline(&lengths).await?)
+}
+
+/// The losses that a Rust worker prevents are real: without one, jobs are gone from every list.
+async fn losses(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for sequence in [RESUMED, PAUSED_AGAIN] {
+        let name = unique_namespace("losses");
+        let queue = BullQueue::new(&store, &name)?;
+        for (module, what) in sequence.before {
+            node_to_its_end(module, &side, &name, what).await?;
+        }
+        node_to_its_end("bullmq5", &side, &name, &[sequence.fatal]).await?;
+        queue.resume().await?;
+        all_run(&store, &queue, sequence.jobs - sequence.lost).await?;
+        figure(format!(
+            "BullMQ 5 and 6 alone: {} of {} jobs never run after a {} by 5",
+            sequence.lost, sequence.jobs, sequence.fatal
+        ));
+    }
+    Ok(())
+}
+on!(losses: two_versions_alone_lose_jobs);
+
+/// The same with a Rust worker on the queue: version 5 makes the call, and all jobs run.
+async fn no_losses(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for (sequence, last) in [
+        (RESUMED, "bullmq5"),
+        (PAUSED_AGAIN, "bullmq5"),
+        (PAUSED_AGAIN, "bullmq6"),
+    ] {
+        let name = unique_namespace("no-losses");
+        let queue = BullQueue::new(&store, &name)?;
+        // The jobs to be paused must not run before.
+        let (first, rest) = sequence.before.split_at(2);
+        for (module, what) in first {
+            node_to_its_end(module, &side, &name, what).await?;
+        }
+        let worker = queue.worker().concurrency(4).build()?;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(async move {
+            let handler = |_: Arc<redstart_adopt::bullmq::Taken>| async { Ok::<_, JobError>(()) };
+            worker.run(handler, async { drop(stopped.await) }).await
+        });
+        for (module, what) in rest {
+            node_to_its_end(module, &side, &name, what).await?;
+        }
+        wait_until("one list to hold all jobs", long(), async || {
+            (waiting(&store, &queue).await.ok()? == (0, sequence.jobs)).then_some(())
+        })
+        .await?;
+        node_to_its_end("bullmq5", &side, &name, &[sequence.fatal]).await?;
+        if sequence.fatal == "pause" {
+            assert_eq!(waiting(&store, &queue).await?, (0, sequence.jobs));
+            node_to_its_end(last, &side, &name, &["resume"]).await?;
+        }
+        wait_until("all jobs to be completed", long(), async || {
+            (completed(&store, &queue).await.ok()?.len() == sequence.jobs).then_some(())
+        })
+        .await?;
+        drop(stop);
+        running.await??;
+    }
+    figure("with a Rust worker: all 15 and all 11 jobs run after the same calls");
+    Ok(())
+}
+on!(no_losses: with_our_worker_two_versions_lose_no_job);
+
+/// Jobs that are added here while version 6 has paused the queue run after its resume, and after one by version 5.
+async fn added_to_a_pause(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for (paused, others, resumed) in [
+        ("bullmq6", "bullmq6", "bullmq6"),
+        ("bullmq6", "bullmq5", "bullmq6"),
+        ("bullmq6", "bullmq5", "bullmq5"),
+        ("bullmq5", "bullmq6", "bullmq5"),
+    ] {
+        let name = unique_namespace("added");
+        let queue = BullQueue::new(&store, &name)?;
+        node_to_its_end(paused, &side, &name, &["pause"]).await?;
+        node_to_its_end(paused, &side, &name, &["add", "4"]).await?;
+        node_to_its_end(others, &side, &name, &["add", "2"]).await?;
+        for n in 0..3 {
+            let _ = queue.add(NewJob::new("plain", &n)?).await?;
+        }
+        node_to_its_end(resumed, &side, &name, &["resume"]).await?;
+        all_run(&store, &queue, 9)
+            .await
+            .with_context(|| format!("{paused} paused, {others} added, {resumed} resumed"))?;
+    }
+    Ok(())
+}
+on!(added_to_a_pause: jobs_added_here_to_a_paused_queue_run_after_nodes_resume);
+
 pub(crate) async fn all_run(store: &Store, queue: &BullQueue, jobs: usize) -> Result<()> {
     let worker = queue.worker().build()?;
     let mut order = Vec::new();
@@ -356,7 +491,11 @@ pub(crate) async fn all_run(store: &Store, queue: &BullQueue, jobs: usize) -> Re
         order.push(job.id().to_owned());
         assert_eq!(job.complete(&()).await?, Ended::Completed);
     }
-    assert_eq!(order.len(), jobs, "{order:?}");
+    ensure!(
+        order.len() == jobs,
+        "{} of {jobs} ran: {order:?}",
+        order.len()
+    );
     assert_eq!(completed(store, queue).await?.len(), jobs);
     Ok(())
 }
