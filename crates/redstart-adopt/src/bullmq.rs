@@ -79,6 +79,7 @@ static RETRY: Lua = script!("retry.lua");
 static EXTEND: Lua = script!("extend.lua");
 static STALLED: Lua = script!("stalled.lua");
 static PAUSE: Lua = script!("pause.lua");
+static SETTLE: Lua = script!("settle.lua");
 static NOTE: Lua = script!("note.lua");
 
 /// More would hold up the server.
@@ -367,6 +368,26 @@ impl BullQueue {
                 return Ok(());
             }
             first = 0;
+        }
+    }
+
+    /// Moves jobs that versions 5 and 6 left in different lists to the one that a pause or resume by either version keeps. A running worker
+    /// and each [`add`](Self::add) do so too. The queue stays paused, or not.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. Calling it again is safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some ids may still have to be moved: call it again.
+    pub async fn settle(&self) -> Result<()> {
+        loop {
+            let args: [&(dyn Arg + Sync); 2] = [&self.prefix, &self.major];
+            let left: u64 = SETTLE.run(&self.store, &self.keys, &args).await?;
+            if left == 0 {
+                return Ok(());
+            }
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use redstart::Store;
 use redstart_adopt::{
-    Budget, Declared, Migration, Outcome, Plan, Progress, Recognition, StepReport, lock, printable,
-    recognise,
+    Budget, Declared, Library, Migration, Outcome, Plan, Progress, Recognition, StepReport, lock,
+    printable, recognise,
 };
 use serde_json::json;
 
@@ -137,6 +137,13 @@ impl Walk {
         ))
     }
 
+    fn undeclared(&self, what: &str) -> Failure {
+        Failure::Usage(format!(
+            "no library was recognised in {}; if you know that it is one, say --as {what}",
+            printable(&self.subject)
+        ))
+    }
+
     async fn migration(&self, way: Way) -> Result<Migration, Failure> {
         let store = Store::connect(&self.look.url).await?;
         let declared = self.declared.map(|what| match what {
@@ -151,10 +158,14 @@ impl Walk {
             (None, begun) => {
                 let plan = Plan::of(&self.look.recognise_on(&store).await?);
                 let item = plan.items.iter().find(|item| item.subject == self.subject);
+                let purpose = item.and_then(|item| item.library).map(Library::purpose);
                 match (item, begun) {
                     // The plan of today: a queue may have lost its schedulers since, and then has more steps.
-                    (Some(item), None) => Migration::of(&store, item)?,
-                    (Some(item), Some(begun)) if item.library.purpose() == begun.purpose() => {
+                    (Some(item), None) => match item.declare {
+                        Some(what) => return Err(self.undeclared(what)),
+                        None => Migration::of(&store, item)?,
+                    },
+                    (Some(item), Some(begun)) if purpose == Some(begun.purpose()) => {
                         Migration::of(&store, item)?
                     }
                     // Locks that are free and queues that are empty are not in the plan.

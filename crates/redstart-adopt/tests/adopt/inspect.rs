@@ -164,7 +164,7 @@ async fn a_plan_has_steps_with_a_way_back_or_says_to_stay() -> Result<()> {
     let queue = plan
         .items
         .iter()
-        .find(|item| item.library == Library::BullMq)
+        .find(|item| item.library == Some(Library::BullMq))
         .context("the queue")?;
     let names: Vec<&str> = queue.steps.iter().map(|step| step.step).collect();
     assert_eq!(names, ["shadow", "share", "drain", "switch"]);
@@ -177,7 +177,7 @@ async fn a_plan_has_steps_with_a_way_back_or_says_to_stay() -> Result<()> {
     let sessions = plan
         .items
         .iter()
-        .find(|item| item.library == Library::ConnectRedis)
+        .find(|item| item.library == Some(Library::ConnectRedis))
         .context("sessions")?;
     assert!(sessions.advice.starts_with("Stay"));
     let names: Vec<&str> = sessions.steps.iter().map(|step| step.step).collect();
