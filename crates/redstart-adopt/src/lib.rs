@@ -14,6 +14,7 @@
 //! inspect.rs      queues of other libraries through one interface that only reads
 //! guess.rs        what keys may be that no library owns
 //! plan.rs         what to do about what was found
+//! scenario.rs     scripts that try a step of a plan on a copy of the data
 //! migration.rs    the steps of a plan, carried out and taken back
 //! lock.rs         locks that redis-py, redlock and others take too; who blocks
 //! limiter.rs      a limiter on the keys of rate-limiter-flexible
@@ -64,6 +65,7 @@ mod migration;
 pub mod pattern;
 mod plan;
 mod recognise;
+mod scenario;
 mod script;
 pub mod sidekiq;
 mod source;
@@ -79,5 +81,6 @@ pub use library::{Library, Purpose, UnknownLibrary};
 pub use migration::{Declared, Migration, Outcome, Progress, StepReport, Tell};
 pub use plan::{Plan, PlanItem, PlanStep};
 pub use recognise::{recognise, recognise_from};
+pub use scenario::Scenario;
 pub use source::{Answer, Source};
 pub use text::printable;

@@ -324,6 +324,52 @@ impl Ours {
     }
 }
 
+/// The scripts for every step go as they should, beside the old application.
+async fn scenarios(adopt: &Adopt, python: &mut Foreign, node: &mut Foreign) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let at = folder.path().to_str().context("a path")?;
+    let plan = redstart(&["adopt", "plan", "--url", &adopt.url, "--scenarios", at]);
+    ensure!(plan.status.success(), "{plan:?}");
+    // What the last steps of a lock and of a queue wait for.
+    told(python, "locks off").await?;
+    told(node, "adders off").await?;
+    let store = Store::connect(&adopt.url).await?;
+    let queue = BullQueue::new(&store, "mail")?;
+    wait_until(
+        "the queue to be empty",
+        Duration::from_secs(100),
+        async || {
+            let versions = queue.versions().await.ok()?;
+            (versions.in_wait == 0).then_some(())
+        },
+    )
+    .await?;
+    told(node, "workers off").await?;
+    let steps = [
+        ("product", &["1-shadow", "2-share"][..]),
+        ("sess", &["1-shadow", "2-share"]),
+        ("lock-report", &["1-shadow", "2-share", "3-switch"]),
+        ("bull-mail", &["1-shadow", "2-share", "3-drain", "4-switch"]),
+    ];
+    for (subject, steps) in steps {
+        for step in steps {
+            let script = folder.path().join(format!("{subject}-{step}.sh"));
+            let output = Command::new(&script)
+                .env("REDSTART", env!("CARGO_BIN_EXE_redstart"))
+                .env("REDSTART_URL", &adopt.url)
+                .output()?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            ensure!(
+                output.status.success() && said == "success: ok\nfailure: ok\nrace: ok\n",
+                "{subject} {step}: {output:?}"
+            );
+        }
+    }
+    told(node, "workers on").await?;
+    told(node, "adders on").await?;
+    told(python, "locks on").await
+}
+
 /// Every step of the plan, by the command, while the old application works; then its way back.
 async fn seeded(port: u16) -> Result<()> {
     let url = format!("redis://127.0.0.1:{port}?timeout=10s");
@@ -377,6 +423,8 @@ async fn seeded(port: u16) -> Result<()> {
             "{refused:?}"
         );
     }
+
+    scenarios(&adopt, &mut python, &mut node).await?;
 
     // The cache and the sessions.
     adopt.done("shadow", "product:*", &["--as", "cache"])?;
