@@ -3,6 +3,7 @@
 //! ```text
 //! bullmq.rs          the queue: its keys, pause and resume, mixed versions
 //! bullmq/job.rs      a job to be added; options as BullMQ writes them
+//! bullmq/scheduler.rs  job schedulers
 //! bullmq/worker.rs   takes jobs and runs them
 //! bullmq/taken.rs    a job that a worker holds, and its end
 //! bullmq/*.lua       our own scripts on BullMQ's layout; layout.lua is in front of each
@@ -26,8 +27,8 @@
 //!
 //! # Limits
 //!
-//! A job can run twice: when its worker stops for longer than the lease and goes on. The second to end it is told. Creating job
-//! schedulers, sandboxed processors, groups and metrics are Node's business. While a queue has schedulers with cron patterns, at least
+//! A job can run twice: when its worker stops for longer than the lease and goes on. The second to end it is told. Sandboxed processors,
+//! groups and metrics are Node's business. While a queue has schedulers with cron patterns, at least
 //! one Node worker must run on it: their jobs wait for it, and with them all later jobs of these schedulers. A worker looks past
 //! at most 100 jobs that it leaves to Node. On a Cluster the prefix needs a hash tag (`{bull}`), as BullMQ itself requires.
 //!
@@ -39,6 +40,7 @@
 
 mod flow;
 mod job;
+mod scheduler;
 mod taken;
 mod worker;
 
@@ -58,7 +60,8 @@ use crate::{
     script::{Arg, Lua},
 };
 
-pub use job::{Added, Backoff, Flow, NewJob};
+pub use job::{Added, Backoff, Deduplication, Flow, ForParent, NewJob};
+pub use scheduler::Repeat;
 pub use taken::{Ended, JobError, Taken};
 pub use worker::{BullWorker, BullWorkerBuilder, Keep};
 
@@ -81,6 +84,8 @@ static STALLED: Lua = script!("stalled.lua");
 static PAUSE: Lua = script!("pause.lua");
 static SETTLE: Lua = script!("settle.lua");
 static NOTE: Lua = script!("note.lua");
+static SCHEDULE: Lua = script!("schedule.lua");
+static UNSCHEDULE: Lua = script!("unschedule.lua");
 
 /// More would hold up the server.
 const MOST_IN_FLOW: usize = 1000;

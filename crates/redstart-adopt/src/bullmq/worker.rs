@@ -15,6 +15,7 @@ use futures_util::StreamExt as _;
 use redis::cmd;
 use redstart::key::{Keys, Layout};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
     BullQueue, STALLED, TAKE,
@@ -43,6 +44,16 @@ pub struct Keep {
 
 impl Keep {
     pub(super) const ALL: Self = Self { count: -1, age: 0 };
+
+    /// As the options of a job have it.
+    pub(super) fn json(self) -> Value {
+        match (self.count, self.age) {
+            (count, 0) if count >= 0 => json!(count),
+            (_, 0) => json!(false),
+            (count, age) if count >= 0 => json!({"age": age, "count": count}),
+            (_, age) => json!({"age": age}),
+        }
+    }
 
     /// Those that are older than this are removed too.
     #[must_use]

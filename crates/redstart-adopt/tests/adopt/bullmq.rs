@@ -9,7 +9,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use redis::cmd;
 use redstart::Store;
-use redstart_adopt::bullmq::{Added, Backoff, BullQueue, Ended, Flow, JobError, NewJob};
+use redstart_adopt::bullmq::{
+    Added, Backoff, BullQueue, Deduplication, Ended, Flow, ForParent, JobError, Keep, NewJob,
+};
 use redstart_testkit::{
     Child, Foreign, Language, child, figure, scale, unique_namespace, wait_until,
 };
@@ -76,6 +78,24 @@ async fn add_kinds(queue: &BullQueue) -> Result<()> {
         NewJob::new("once", &empty)?.deduplicate("only"),
         NewJob::new("once", &empty)?.deduplicate("only"),
         NewJob::new("a while", &empty)?.deduplicate_for("while", Duration::from_secs(600)),
+        NewJob::new("few lines", &empty)?.keep_logs(5),
+        NewJob::new("some luck", &empty)?
+            .attempts(2)
+            .backoff(Backoff::Fixed(Duration::from_millis(250)))
+            .jitter(0.5)?,
+        NewJob::new("a day", &empty)?
+            .keep_completed(Duration::from_secs(86_400))
+            .keep_failed(Keep::from(20).and_for(Duration::from_secs(3600))),
+        NewJob::new("the last", &empty)?
+            .deduplicated(Deduplication::new("last").keep_last_if_active()),
+        NewJob::new("replaced", &empty)?
+            .deduplicated(
+                Deduplication::new("newest")
+                    .ttl(Duration::from_secs(600))
+                    .extend()
+                    .replace(),
+            )
+            .delay(Duration::from_secs(3600)),
     ];
     let mut outcomes = Vec::new();
     for job in jobs {
@@ -86,7 +106,14 @@ async fn add_kinds(queue: &BullQueue) -> Result<()> {
         "{outcomes:?}"
     );
     let child = NewJob::new("child", &json!({"c": 1}))?.fail_parent();
-    let flow = Flow::new(NewJob::new("parent", &json!({"p": 1}))?).child(queue, child);
+    let mut flow = Flow::new(NewJob::new("parent", &json!({"p": 1}))?).child(queue, child);
+    for (name, rule) in [
+        ("child that continues", ForParent::Continue),
+        ("child that is ignored", ForParent::Ignore),
+        ("child that is forgotten", ForParent::Forget),
+    ] {
+        flow = flow.child(queue, NewJob::new(name, &empty)?.if_it_fails(rule));
+    }
     let _ = queue.add_flow(flow).await?;
     Ok(())
 }
@@ -179,7 +206,7 @@ async fn fields_are_equal(side: Side) -> Result<()> {
         add_kinds(&queue).await?;
         let theirs = picture(&store, &format!("bull:{theirs}")).await?;
         let ours = picture(&store, &format!("bull:{ours}")).await?;
-        assert_eq!(theirs.len(), 11);
+        assert_eq!(theirs.len(), 19);
         for (name, job) in &theirs {
             assert_eq!(Some(job), ours.get(name), "{module}: {name}");
         }

@@ -32,9 +32,17 @@ const actions = {
     await queue.add("once", {}, { deduplication: { id: "only" } });
     await queue.add("once", {}, { deduplication: { id: "only" } });
     await queue.add("a while", {}, { deduplication: { id: "while", ttl: 600000 } });
+    await queue.add("few lines", {}, { keepLogs: 5 });
+    await queue.add("some luck", {}, { attempts: 2, backoff: { type: "fixed", delay: 250, jitter: 0.5 } });
+    await queue.add("a day", {}, { removeOnComplete: { age: 86400 }, removeOnFail: { age: 3600, count: 20 } });
+    await queue.add("the last", {}, { deduplication: { id: "last", keepLastIfActive: true } });
+    await queue.add("replaced", {}, { deduplication: { id: "newest", ttl: 600000, extend: true, replace: true }, delay: 3600000 });
     const flow = new FlowProducer({ connection });
     await flow.add({ name: "parent", queueName: name, data: { p: 1 }, children: [
       { name: "child", queueName: name, data: { c: 1 }, opts: { failParentOnFailure: true } },
+      { name: "child that continues", queueName: name, data: {}, opts: { continueParentOnFailure: true } },
+      { name: "child that is ignored", queueName: name, data: {}, opts: { ignoreDependencyOnFailure: true } },
+      { name: "child that is forgotten", queueName: name, data: {}, opts: { removeDependencyOnFailure: true } },
     ] });
     await flow.close();
     await queue.close();
