@@ -2,13 +2,14 @@
 //
 //   node bullmq.js MODULE PORT QUEUE add N       adds N plain jobs, prints their ids
 //   node bullmq.js MODULE PORT QUEUE kinds       adds one job of each kind
-//   node bullmq.js MODULE PORT QUEUE work [ms]   runs jobs until its stdin closes; prints "done <id>"
+//   node bullmq.js MODULE PORT QUEUE work [ms [options]]   runs jobs until its stdin closes; prints "done <id>"; options of the worker as JSON;
+//                                                jobs named "fails" fail
 //   node bullmq.js MODULE PORT QUEUE listen      prints what QueueEvents hears
 //   node bullmq.js MODULE PORT QUEUE pause | resume
 //   node bullmq.js MODULE PORT QUEUE run CODE    runs CODE, which has `queue` and `flow`, a FlowProducer
 "use strict";
 
-const [module_, port, name, what, argument] = process.argv.slice(2);
+const [module_, port, name, what, argument, options] = process.argv.slice(2);
 const { Queue, Worker, QueueEvents, FlowProducer } = require(module_);
 const connection = { host: "127.0.0.1", port: Number(port), maxRetriesPerRequest: null };
 const closed = () => new Promise((resolve) => process.stdin.resume().on("end", resolve));
@@ -52,8 +53,9 @@ const actions = {
     const pause = Number(argument || 0);
     const worker = new Worker(name, async (job) => {
       if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
+      if (job.name === "fails") throw new Error("no luck");
       return { by: "node", n: job.data && job.data.n };
-    }, { connection, concurrency: 4, lockDuration: 1500, stalledInterval: 700, maxStalledCount: 1000 });
+    }, { connection, concurrency: 4, lockDuration: 1500, stalledInterval: 700, maxStalledCount: 1000, ...JSON.parse(options || "{}") });
     worker.on("completed", (job) => console.log("done " + job.id));
     worker.on("error", () => {});
     await worker.waitUntilReady();
