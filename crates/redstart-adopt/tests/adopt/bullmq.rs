@@ -527,7 +527,7 @@ pub(crate) async fn all_run(store: &Store, queue: &BullQueue, jobs: usize) -> Re
     Ok(())
 }
 
-/// Workers of Rust and of Node are killed in turn; no job is lost, none is completed twice.
+/// Workers of Rust and of Node are killed in turn, one at a time; no job is lost, none is completed twice.
 async fn kills(side: Side) -> Result<()> {
     let rounds = scale(4, "adopt kills");
     let store = side.store().await?;
@@ -553,7 +553,8 @@ async fn kills(side: Side) -> Result<()> {
         worker.run(handler, std::future::pending()).await?;
         return Ok(());
     }
-    let jobs = rounds * 100;
+    // Enough for the one that is left while the other is started.
+    let jobs = rounds * 400;
     // Every completion must still be in the stream when they are counted, whatever the number of rounds.
     let meta = format!("{}:meta", queue.base());
     let _: () = store
@@ -583,23 +584,33 @@ async fn kills(side: Side) -> Result<()> {
         };
         node(module, &side, &name, &["work", "60"])
     };
-    for round in 0..rounds {
-        let mut javascript = theirs(round)?;
-        assert_eq!(javascript.line().await?, "ready");
-        assert!(javascript.line().await?.starts_with("done"));
-        let mut rust = ours()?;
-        assert_eq!(rust.line().await?, "ready");
-        // Both have jobs in their hands: each is killed while it works.
-        let active = format!("{}:active", queue.base());
+    let active = format!("{}:active", queue.base());
+    let (mut rust, mut javascript) = (None, None);
+    for round in 0..2 * rounds {
+        if javascript.is_none() {
+            // Versions 5 and 6 in turn.
+            let mut started = theirs(round / 2)?;
+            assert_eq!(started.line().await?, "ready");
+            javascript = Some(started);
+        }
+        if rust.is_none() {
+            let mut started = ours()?;
+            assert_eq!(started.line().await?, "ready");
+            rust = Some(started);
+        }
+        // Both have jobs in their hands: one of them is killed while it works, the other goes on.
         wait_until("jobs to be active", long(), async || {
             let active: u64 = store.query(cmd("LLEN").arg(&active)).await.ok()?;
             (active >= 5 || completed(&store, &queue).await.ok()?.len() as u64 == jobs)
                 .then_some(())
         })
         .await?;
-        rust.kill9();
-        javascript.kill9();
+        match round % 2 {
+            0 => rust.take().context("our worker")?.kill9(),
+            _ => javascript.take().context("Node's worker")?.kill9(),
+        }
     }
+    drop((rust, javascript));
     let (_rust, _javascript) = (ours()?, theirs(rounds)?);
     wait_until("all jobs to be completed", long(), async || {
         (completed(&store, &queue).await.ok()?.len() as u64 == jobs).then_some(())
