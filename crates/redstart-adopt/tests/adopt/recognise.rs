@@ -33,6 +33,12 @@ pub(crate) async fn fill(port: u16, store: &Store) -> Result<()> {
         let load = |_| async { Ok::<_, std::convert::Infallible>(Some("tea".to_owned())) };
         cache.get_or_load(product, load).await?;
     }
+    let orders = redstart::messaging::ReliableList::new(store, "shop", "orders")?;
+    orders.push("order 5001").await?;
+    let feeds = redstart::messaging::Ring::new(store, "shop", "feeds")?;
+    feeds.add("a").await?;
+    let calls = redstart::messaging::PriorityQueue::<String>::new(store, "shop", "calls")?;
+    calls.push(&"ann".to_owned(), 3).await?;
     Ok(())
 }
 
@@ -155,6 +161,9 @@ fn every_key_has_its_owner(recognition: &Recognition) {
         ("dramatiq:__heartbeats__", Library::Dramatiq),
         ("shop:1:visits", Library::DjangoCache),
         ("shop:cache.product:{1}", Library::Redstart),
+        ("shop:list:{orders}", Library::Redstart),
+        ("shop:ring:{feeds}", Library::Redstart),
+        ("shop:priority:{calls}", Library::Redstart),
     ] {
         let owner = recognition.owner(key.as_bytes()).map(|one| one.library);
         assert_eq!(owner, Some(library), "{key}");
