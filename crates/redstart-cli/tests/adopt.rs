@@ -387,10 +387,7 @@ async fn seeded(port: u16) -> Result<()> {
         async || {
             let plan = adopt.plan().ok()?;
             let knows = |subject: &&str| plan.iter().any(|item| item["subject"] == **subject);
-            subjects
-                .iter()
-                .all(|subject| knows(&subject))
-                .then_some(plan)
+            subjects.iter().all(knows).then_some(plan)
         },
     )
     .await?;
