@@ -43,7 +43,12 @@ pub(crate) fn ensure() -> Result<()> {
         packages.push("npm");
     }
     if find::ruby_libraries().is_err() {
-        packages.extend(["ruby", "ruby-sidekiq", "ruby-redis-namespace"]);
+        packages.extend([
+            "ruby",
+            "ruby-sidekiq",
+            "ruby-redis-namespace",
+            "ruby-activesupport",
+        ]);
     }
     if !libraries::has_python() && !has_venv() {
         packages.extend(["python3", "python3-venv"]);
@@ -159,7 +164,7 @@ pub(crate) fn ensure() -> Result<()> {
         (
             "sidekiq",
             find::ruby_libraries(),
-            "install ruby-sidekiq and ruby-redis-namespace and run this again",
+            "install ruby-sidekiq, ruby-redis-namespace and ruby-activesupport and run this again",
         ),
         (
             "chromedriver",

@@ -3,6 +3,7 @@
 //! ```text
 //! bullmq.rs          the queue: its keys, pause and resume, mixed versions
 //! bullmq/job.rs      a job to be added; options as BullMQ writes them
+//! bullmq/scheduler.rs  job schedulers
 //! bullmq/worker.rs   takes jobs and runs them
 //! bullmq/taken.rs    a job that a worker holds, and its end
 //! bullmq/*.lua       our own scripts on BullMQ's layout; layout.lua is in front of each
@@ -16,6 +17,9 @@
 //! - A job that is taken is locked and renewed; if this process dies, any worker gives it back by its stalled check.
 //! - Only the holder of the lock can complete or fail a job: [`Taken::complete`] says if the hold was lost.
 //! - A list is never renamed over another. [`BullQueue::resume`] merges what both versions left.
+//! - While versions 5 and 6 share a paused queue, a running worker and each [`add`](BullQueue::add) move its jobs to the list that
+//!   survives a pause or resume by either version, and warn once. A running worker hears of a job that was added within
+//!   milliseconds; a pause or resume by version 5 in between can still lose it.
 //! - A job of a scheduler with a fixed period (`every`) is followed by its next one in the same step in which it is taken.
 //! - A worker takes no job that it could not end as Node would. Jobs of schedulers with a cron pattern, of repeatable jobs from
 //!   before there were schedulers, and jobs that can be retried with a backoff of the application's own (unless the worker has
@@ -23,8 +27,8 @@
 //!
 //! # Limits
 //!
-//! A job can run twice: when its worker stops for longer than the lease and goes on. The second to end it is told. Creating job
-//! schedulers, sandboxed processors, groups and metrics are Node's business. While a queue has schedulers with cron patterns, at least
+//! A job can run twice: when its worker stops for longer than the lease and goes on. The second to end it is told. Sandboxed processors,
+//! groups and metrics are Node's business. While a queue has schedulers with cron patterns, at least
 //! one Node worker must run on it: their jobs wait for it, and with them all later jobs of these schedulers. A worker looks past
 //! at most 100 jobs that it leaves to Node. On a Cluster the prefix needs a hash tag (`{bull}`), as BullMQ itself requires.
 //!
@@ -36,10 +40,17 @@
 
 mod flow;
 mod job;
+mod scheduler;
 mod taken;
 mod worker;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use redis::cmd;
 use redstart::{Store, key::slot};
@@ -49,7 +60,8 @@ use crate::{
     script::{Arg, Lua},
 };
 
-pub use job::{Added, Backoff, Flow, NewJob};
+pub use job::{Added, Backoff, Deduplication, Flow, ForParent, NewJob};
+pub use scheduler::Repeat;
 pub use taken::{Ended, JobError, Taken};
 pub use worker::{BullWorker, BullWorkerBuilder, Keep};
 
@@ -70,7 +82,10 @@ static RETRY: Lua = script!("retry.lua");
 static EXTEND: Lua = script!("extend.lua");
 static STALLED: Lua = script!("stalled.lua");
 static PAUSE: Lua = script!("pause.lua");
+static SETTLE: Lua = script!("settle.lua");
 static NOTE: Lua = script!("note.lua");
+static SCHEDULE: Lua = script!("schedule.lua");
+static UNSCHEDULE: Lua = script!("unschedule.lua");
 
 /// More would hold up the server.
 const MOST_IN_FLOW: usize = 1000;
@@ -116,6 +131,8 @@ pub struct BullQueue {
     prefix: String,
     keys: Vec<String>,
     major: u32,
+    /// Whether it was said that two major versions share the queue.
+    has_warned: Arc<AtomicBool>,
 }
 
 /// Makes a [`BullQueue`].
@@ -168,6 +185,7 @@ impl BullQueueBuilder {
             base,
             prefix,
             major: self.major,
+            has_warned: Arc::default(),
         })
     }
 }
@@ -281,7 +299,7 @@ impl BullQueue {
             args.push(field);
         }
         let reply = ADD_FLOW.run(&self.store, &keys, &args).await?;
-        added(reply)
+        self.added(reply)
     }
 
     async fn add_alone(&self, job: &NewJob) -> Result<Added> {
@@ -291,7 +309,28 @@ impl BullQueue {
             args.push(field);
         }
         let reply = ADD.run(&self.store, &self.keys, &args).await?;
-        added(reply)
+        self.added(reply)
+    }
+
+    fn added(&self, reply: (i64, String, u8)) -> Result<Added> {
+        let (outcome, id, mixed) = reply;
+        self.warn_if_mixed(mixed > 0);
+        match outcome {
+            0 => Ok(Added::New(id)),
+            1 => Ok(Added::Exists(id)),
+            2 => Ok(Added::Deduplicated(id)),
+            code => Err(refused(code)),
+        }
+    }
+
+    /// Says once that two major versions share the queue.
+    fn warn_if_mixed(&self, mixed: bool) {
+        if mixed && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                queue = self.base(),
+                "versions 5 and 6 of BullMQ share this queue: a pause or resume by version 5 loses jobs that are not moved before it; move all processes to one version, and resume by BullQueue::resume until then"
+            );
+        }
     }
 
     /// Pauses the queue for all workers, Node's too. Jobs that are running go on.
@@ -337,6 +376,26 @@ impl BullQueue {
         }
     }
 
+    /// Moves jobs that versions 5 and 6 left in different lists to the one that a pause or resume by either version keeps. A running worker
+    /// and each [`add`](Self::add) do so too. The queue stays paused, or not.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. Calling it again is safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some ids may still have to be moved: call it again.
+    pub async fn settle(&self) -> Result<()> {
+        loop {
+            let args: [&(dyn Arg + Sync); 2] = [&self.prefix, &self.major];
+            let left: u64 = SETTLE.run(&self.store, &self.keys, &args).await?;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+    }
+
     /// Which versions have left their traces.
     ///
     /// # Errors
@@ -379,15 +438,6 @@ impl BullQueue {
     /// Starts to set up a worker.
     pub fn worker(&self) -> BullWorkerBuilder {
         BullWorkerBuilder::new(self.clone())
-    }
-}
-
-fn added(reply: (i64, String)) -> Result<Added> {
-    match reply {
-        (0, id) => Ok(Added::New(id)),
-        (1, id) => Ok(Added::Exists(id)),
-        (2, id) => Ok(Added::Deduplicated(id)),
-        (code, _) => Err(refused(code)),
     }
 }
 

@@ -69,6 +69,12 @@ fn has_script(look: &Look<'_>, scripts: &[&'static str]) -> bool {
     scripts.iter().any(|digest| look.scripts.contains(digest))
 }
 
+/// Whether the name of a key says that it is a lock.
+fn names_a_lock(pattern: &str) -> bool {
+    let pattern = pattern.to_ascii_lowercase();
+    pattern.contains("lock") || pattern.contains("mutex")
+}
+
 /// Whether something that was found before owns the key.
 fn is_owned(found: &[Found], key: &[u8]) -> bool {
     found

@@ -1,6 +1,6 @@
 //! What was found: a library, what it keeps, and why we think so.
 
-use crate::{library::Library, pattern, text::printable};
+use crate::{guess::Guess, library::Library, pattern, text::printable};
 
 /// What [`recognise`](crate::recognise) found.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct Recognition {
     pub complete: bool,
     /// The patterns of the sampled keys that no library owns, the most frequent first.
     pub unowned: Vec<pattern::Group>,
+    /// What some of those may be, though no library owns them.
+    pub guessed: Vec<Guess>,
 }
 
 impl Recognition {

@@ -11,6 +11,7 @@
 
 pub(crate) mod bullmq;
 mod celery;
+mod inflate;
 mod rq;
 mod sidekiq;
 
@@ -27,6 +28,8 @@ use crate::{
 
 /// A payload above this length is not read.
 const LARGEST: u64 = 64 * 1024;
+/// An error above this length is cut off.
+const LONGEST_ERROR: usize = 4 * 1024;
 /// The jobs of one page.
 const PAGE: usize = 100;
 
@@ -64,7 +67,7 @@ pub struct Overview {
     pub subject: String,
     /// Each state with its number of jobs, in the order of a job's life.
     pub states: Vec<State>,
-    /// How long the job that is next has waited, if the library writes that down.
+    /// How long the job that is next has waited, if the library writes that down; of several places from which jobs are taken, the longest.
     pub oldest_ms: Option<u64>,
     /// For how long the oldest job has been in the hands of a worker, if the library writes that down.
     pub oldest_active_ms: Option<u64>,
@@ -102,9 +105,9 @@ pub struct JobView {
     pub name: String,
     /// What it is to work on.
     pub payload: Payload,
-    /// The attempts that ended, if the library counts them.
+    /// The attempts that ended, if the library counts them. RQ does not where a job is retried after an exception.
     pub attempts: Option<u64>,
-    /// Why it failed last.
+    /// Why it failed last, as far as the library writes that down.
     pub error: Option<String>,
     /// When it was added, in milliseconds since 1970.
     pub added_ms: Option<u64>,
@@ -280,4 +283,15 @@ fn millis(duration: Duration) -> u64 {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Cuts an error off where it is too long.
+fn shorten(error: &mut String) {
+    if error.len() > LONGEST_ERROR {
+        let end = (0..=LONGEST_ERROR)
+            .rev()
+            .find(|at| error.is_char_boundary(*at));
+        error.truncate(end.unwrap_or(0));
+        error.push('…');
+    }
 }

@@ -12,7 +12,9 @@
 //! budget.rs       how much a look may cost
 //! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows, source.rs is who is asked
 //! inspect.rs      queues of other libraries through one interface that only reads
+//! guess.rs        what keys may be that no library owns
 //! plan.rs         what to do about what was found
+//! scenario.rs     scripts that try a step of a plan on a copy of the data
 //! migration.rs    the steps of a plan, carried out and taken back
 //! lock.rs         locks that redis-py, redlock and others take too; who blocks
 //! limiter.rs      a limiter on the keys of rate-limiter-flexible
@@ -55,6 +57,7 @@ mod catalogue;
 mod error;
 mod found;
 mod glimpse;
+mod guess;
 mod inspect;
 mod library;
 mod look;
@@ -62,6 +65,7 @@ mod migration;
 pub mod pattern;
 mod plan;
 mod recognise;
+mod scenario;
 mod script;
 pub mod sidekiq;
 mod source;
@@ -71,10 +75,12 @@ pub use budget::Budget;
 pub use catalogue::lock_token_made_at;
 pub use error::{Error, Result};
 pub use found::{Found, KeySet, Recognition};
+pub use guess::Guess;
 pub use inspect::{Inspector, JobView, Overview, Payload, State};
 pub use library::{Library, Purpose, UnknownLibrary};
 pub use migration::{Declared, Migration, Outcome, Progress, StepReport, Tell};
 pub use plan::{Plan, PlanItem, PlanStep};
 pub use recognise::{recognise, recognise_from};
+pub use scenario::Scenario;
 pub use source::{Answer, Source};
 pub use text::printable;

@@ -241,14 +241,18 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the advice is to stay, since there are no steps.
+    /// [`is_invalid`](Error::is_invalid) where the advice is to stay, since there are no steps, and for what was only guessed: a person says
+    /// what it is by [`declared`](Self::declared).
     pub fn of(store: &Store, item: &PlanItem) -> Result<Self> {
-        let kind = Kind::of(item.library).filter(|_| !item.steps.is_empty());
+        let Some(library) = item.library else {
+            return Err(Error::invalid(format!(
+                "no library was recognised in {}: say what it is",
+                item.subject
+            )));
+        };
+        let kind = Kind::of(library).filter(|_| !item.steps.is_empty());
         let kind = kind.ok_or_else(|| {
-            Error::invalid(format!(
-                "there are no steps for {}: stay with it",
-                item.library
-            ))
+            Error::invalid(format!("there are no steps for {library}: stay with it"))
         })?;
         let steps = item.steps.iter().map(|step| step.step).collect();
         Self::new(store, &item.subject, kind, steps)
@@ -426,7 +430,7 @@ impl Migration {
                 report.changes = vec![format!("{changed} entries were given a TTL")];
             }
             (Kind::BullMq, "share") if !report.changes.is_empty() => {
-                self.bull_queue()?.resume().await?;
+                self.bull_queue()?.settle().await?;
             }
             _ => {}
         }

@@ -6,11 +6,13 @@ use serde::Serialize;
 
 use crate::{
     found::{Found, Recognition},
+    guess::Guess,
     library::{Library, Purpose},
+    migration::Declared,
     text,
 };
 
-/// A plan for everything that was recognised with a confidence above 0.5.
+/// A plan for everything that was recognised with a confidence above 0.5, and for what may be a cache or locks made by hand.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
@@ -35,8 +37,10 @@ pub struct Plan {
 pub struct PlanItem {
     /// What it is: a queue, locks, a limiter, sessions, a cache.
     pub found: &'static str,
-    /// The library.
-    pub library: Library,
+    /// The library; `None` for what was made by hand, as far as one can see.
+    pub library: Option<Library>,
+    /// What a person must say that the keys are before a step is carried out, since no library was recognised: `cache` or `lock`.
+    pub declare: Option<&'static str>,
     /// Its version, as far as it is known.
     pub version: Option<String>,
     /// From 0 to 1.
@@ -73,8 +77,9 @@ impl Plan {
     /// The plan for what was found.
     pub fn of(recognition: &Recognition) -> Self {
         let sure = recognition.found.iter().filter(|one| one.confidence > 0.5);
+        let guessed = recognition.guessed.iter().map(PlanItem::guessed);
         Self {
-            items: sure.map(PlanItem::of).collect(),
+            items: sure.map(PlanItem::of).chain(guessed).collect(),
         }
     }
 
@@ -82,7 +87,7 @@ impl Plan {
     pub fn markdown(&self) -> String {
         let mut out = String::from("# Adoption plan\n");
         if self.items.is_empty() {
-            out.push_str("\nNo library was recognised with a confidence above 0.5.\n");
+            out.push_str("\nNo library was recognised with a confidence above 0.5, and no cache or lock made by hand.\n");
         }
         for item in &self.items {
             item.write(&mut out);
@@ -106,7 +111,8 @@ impl PlanItem {
                 Purpose::Cache => "cache",
                 Purpose::Toolkit => "patterns",
             },
-            library: found.library,
+            library: Some(found.library),
+            declare: None,
             version: found.version.clone(),
             confidence: found.confidence,
             subject: found.subject.clone(),
@@ -118,15 +124,52 @@ impl PlanItem {
         }
     }
 
+    fn guessed(guess: &Guess) -> Self {
+        let (found, declare, risks, target, advice, steps) = match guess.what {
+            Declared::Cache => (
+                "cache",
+                "cache",
+                vec![NO_TTL, STAMPEDE, ONLY_COPY],
+                "redstart_adopt::cache",
+                "Find out whether every value can be computed again. If so, share the entries, with stampede protection added, and give them a TTL: say --as cache with each step. If not, leave them alone.",
+                cache_steps(
+                    "the old readers understand what Rust wrote, and the source is asked less often when entries end",
+                ),
+            ),
+            Declared::Locks => (
+                "locks",
+                "lock",
+                [&NO_FENCE[..], &[NO_LEASE]].concat(),
+                "redstart_adopt::lock",
+                "Find out who takes these keys. If they are locks, share them: a mutex on them honours the holders that there are and is honoured by them. Say --as lock with each step.",
+                lock_steps(),
+            ),
+        };
+        Self {
+            found,
+            library: None,
+            declare: Some(declare),
+            version: None,
+            confidence: guess.confidence,
+            subject: guess.subject.clone(),
+            evidence: guess.evidence.clone(),
+            risks,
+            target: Some(target),
+            advice,
+            steps,
+        }
+    }
+
     fn write(&self, out: &mut String) {
         let version = self.version.as_deref().map(|version| format!(" {version}"));
+        let library = self.library.map_or("no library recognised", Library::name);
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
             "\n## {} {}\n\n{}{} (confidence {:.2})",
             self.found,
             text::code(&self.subject),
-            self.library,
+            library,
             text::markdown(&version.unwrap_or_default()),
             self.confidence
         );
@@ -256,6 +299,9 @@ const NO_FENCE: [&str; 2] = [
     "no fence token: a holder that stops and goes on after its lease can still write",
     "waiters poll",
 ];
+const NO_LEASE: &str = "a lock without a TTL is kept for ever by a holder that dies; one with a TTL that is deleted without comparing its value can be another's by then";
+const NO_TTL: &str = "entries without a TTL are never renewed, and memory grows with them";
+const ONLY_COPY: &str = "if this is no cache but the only copy, a TTL would delete it";
 const EDGES: &str = "fixed windows admit up to twice the limit around their edges";
 const STAMPEDE: &str = "many requests that miss at the same time all compute the value";
 
@@ -277,24 +323,7 @@ fn steps(found: &Found) -> Vec<PlanStep> {
                 back: "stop the consumer; jobs that it left unfinished are given back to the queue",
             },
         ],
-        Library::RedisPyLock | Library::Redlock => vec![
-            shadow(
-                "see who holds which lock, and which have no TTL",
-                "every lock without a TTL has a holder that lives",
-            ),
-            PlanStep {
-                step: "share",
-                what: "take the same keys from Rust by redstart_adopt::lock::mutex, beside the holders that there are",
-                check: "neither side waits longer than before; redstart adopt lock says who holds a key",
-                back: "stop taking the lock from Rust: its leases end, and the keys are the same",
-            },
-            PlanStep {
-                step: "switch",
-                what: "when every holder is in Rust, use fence tokens and leave out polling",
-                check: "no lock is held by another library",
-                back: "let the old holders take the lock again: it is the same key",
-            },
-        ],
+        Library::RedisPyLock | Library::Redlock => lock_steps(),
         Library::RateLimiterFlexible => vec![
             shadow("read the counters from Rust", "every key is a counter"),
             PlanStep {
@@ -313,20 +342,47 @@ fn steps(found: &Found) -> Vec<PlanStep> {
                 back: "stop using them from Rust: nothing in them was changed",
             },
         ],
-        Library::DjangoCache => vec![
-            shadow(
-                "count the entries, and those without a TTL",
-                "the entries that Rust needs are plain data",
-            ),
-            PlanStep {
-                step: "share",
-                what: "read through by SharedCache on the same keys; entries without a TTL are given one",
-                check: "Django reads what Rust wrote, and the source is asked less often when entries end",
-                back: "stop reading from Rust; the entries that were given a TTL have none again",
-            },
-        ],
+        Library::DjangoCache => cache_steps(
+            "Django reads what Rust wrote, and the source is asked less often when entries end",
+        ),
         _ => Vec::new(),
     }
+}
+
+fn lock_steps() -> Vec<PlanStep> {
+    vec![
+        shadow(
+            "see who holds which lock, and which have no TTL",
+            "every lock without a TTL has a holder that lives",
+        ),
+        PlanStep {
+            step: "share",
+            what: "take the same keys from Rust by redstart_adopt::lock::mutex, beside the holders that there are",
+            check: "neither side waits longer than before; redstart adopt lock says who holds a key",
+            back: "stop taking the lock from Rust: its leases end, and the keys are the same",
+        },
+        PlanStep {
+            step: "switch",
+            what: "when every holder is in Rust, use fence tokens and leave out polling",
+            check: "no lock is held by another library",
+            back: "let the old holders take the lock again: it is the same key",
+        },
+    ]
+}
+
+fn cache_steps(check: &'static str) -> Vec<PlanStep> {
+    vec![
+        shadow(
+            "count the entries, and those without a TTL",
+            "the entries that Rust needs are plain data",
+        ),
+        PlanStep {
+            step: "share",
+            what: "read through by SharedCache on the same keys; entries without a TTL are given one",
+            check,
+            back: "stop reading from Rust; the entries that were given a TTL have none again",
+        },
+    ]
 }
 
 /// The step that only looks.

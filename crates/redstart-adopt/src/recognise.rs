@@ -11,6 +11,7 @@ use crate::{
     catalogue,
     error::{Error, Result},
     found::{Found, Recognition},
+    guess,
     look::Look,
     pattern,
     source::Source,
@@ -26,8 +27,8 @@ use crate::{
 /// # Limits
 ///
 /// A library that keeps few keys among millions can be missed: raise [`Budget::keys`], or name its keys by
-/// [`Budget::matching`]. Locks and counters have little shape of their own; without the library's script in the server's
-/// cache their confidence stays at 0.7 or below.
+/// [`Budget::matching`]. Locks and counters have little shape of their own: their confidence stays at 0.7 or below unless the server
+/// has the library's script and the keys have a name that goes with it. A script alone does not say which keys it was for.
 ///
 /// # Round trips
 ///
@@ -86,12 +87,12 @@ pub async fn recognise_from(source: &mut dyn Source, budget: &Budget) -> Result<
     let mut recognition = Recognition {
         found,
         sampled: look.keys.len(),
-        complete: false,
-        unowned: Vec::new(),
+        ..Recognition::default()
     };
     let keys = look.keys.iter().map(Vec::as_slice);
     let unowned = keys.filter(|key| recognition.owner(key).is_none());
     recognition.unowned = pattern::group(unowned);
+    recognition.guessed = guess::all(&look, &recognition.unowned);
     recognition.complete = recognition.sampled < budget.keys && budget.matching == "*";
     Ok(recognition)
 }

@@ -1,12 +1,15 @@
 //! `redstart adopt`: what other libraries keep on a server, and what to do about it.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use redstart::Store;
 use redstart_adopt::{
-    Budget, Declared, Migration, Outcome, Plan, Progress, Recognition, StepReport, lock, printable,
-    recognise,
+    Budget, Declared, Library, Migration, Outcome, Plan, Progress, Recognition, StepReport, lock,
+    printable, recognise,
 };
 use serde_json::json;
 
@@ -24,13 +27,22 @@ enum Action {
     /// Say which library keeps what; only reads
     List(Look),
     /// Write a plan: what was found, what is at risk, the steps and their ways back; only reads
-    Plan(Look),
+    Plan(Planned),
     /// Carry out the next step for a subject of the plan
     Step(Walk),
     /// Take the last step for a subject back
     Back(Walk),
     /// Say who holds a lock, whatever library took it; only reads
     Lock(Held),
+}
+
+#[derive(clap::Args)]
+struct Planned {
+    /// Write a script for each step of each subject into this folder, which tries the step on a copy of the data: success, failure and race
+    #[arg(long, value_name = "FOLDER")]
+    scenarios: Option<PathBuf>,
+    #[command(flatten)]
+    look: Look,
 }
 
 #[derive(clap::Args)]
@@ -112,7 +124,7 @@ impl From<redstart_adopt::Error> for Failure {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.action {
         Action::List(look) => list(&look).await,
-        Action::Plan(look) => plan(&look).await,
+        Action::Plan(planned) => plan(&planned).await,
         Action::Step(walk) => walk.step().await,
         Action::Back(walk) => walk.back().await,
         Action::Lock(held) => held.show().await,
@@ -137,6 +149,13 @@ impl Walk {
         ))
     }
 
+    fn undeclared(&self, what: &str) -> Failure {
+        Failure::Usage(format!(
+            "no library was recognised in {}; if you know that it is one, say --as {what}",
+            printable(&self.subject)
+        ))
+    }
+
     async fn migration(&self, way: Way) -> Result<Migration, Failure> {
         let store = Store::connect(&self.look.url).await?;
         let declared = self.declared.map(|what| match what {
@@ -151,10 +170,14 @@ impl Walk {
             (None, begun) => {
                 let plan = Plan::of(&self.look.recognise_on(&store).await?);
                 let item = plan.items.iter().find(|item| item.subject == self.subject);
+                let purpose = item.and_then(|item| item.library).map(Library::purpose);
                 match (item, begun) {
                     // The plan of today: a queue may have lost its schedulers since, and then has more steps.
-                    (Some(item), None) => Migration::of(&store, item)?,
-                    (Some(item), Some(begun)) if item.library.purpose() == begun.purpose() => {
+                    (Some(item), None) => match item.declare {
+                        Some(what) => return Err(self.undeclared(what)),
+                        None => Migration::of(&store, item)?,
+                    },
+                    (Some(item), Some(begun)) if purpose == Some(begun.purpose()) => {
                         Migration::of(&store, item)?
                     }
                     // Locks that are free and queues that are empty are not in the plan.
@@ -327,9 +350,29 @@ async fn list(look: &Look) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn plan(look: &Look) -> Result<(), Failure> {
-    let plan = Plan::of(&look.recognise().await?);
-    if look.json {
+/// Writes a script for each step, which may be run.
+fn write_scenarios(plan: &Plan, folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    for scenario in plan.scenarios() {
+        let path = folder.join(&scenario.file);
+        std::fs::write(&path, scenario.script)?;
+        #[cfg(unix)]
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+async fn plan(planned: &Planned) -> Result<(), Failure> {
+    let plan = Plan::of(&planned.look.recognise().await?);
+    if let Some(folder) = &planned.scenarios {
+        write_scenarios(&plan, folder).map_err(|error| {
+            Failure::Other(format!(
+                "cannot write scenarios to {}: {error}",
+                folder.display()
+            ))
+        })?;
+    }
+    if planned.look.json {
         for item in &plan.items {
             let line =
                 serde_json::to_string(item).map_err(|error| Failure::Other(error.to_string()))?;

@@ -170,7 +170,7 @@ fn client_python(name: &str, first: &str) -> Result<PathBuf> {
     complete.then_some(python).ok_or_else(|| missing(first))
 }
 
-/// A Ruby that has Sidekiq.
+/// A Ruby that has Sidekiq and the cache of Rails.
 ///
 /// # Errors
 ///
@@ -188,6 +188,7 @@ pub fn ruby_libraries() -> Result<PathBuf> {
     for (gem, title) in [
         ("sidekiq-", "Sidekiq"),
         ("redis-namespace-", "redis-namespace"),
+        ("activesupport-", "ActiveSupport"),
     ] {
         if !names.iter().any(|name| name.starts_with(gem)) {
             return Err(missing(title));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::BullQueue;
+use super::{BullQueue, worker::Keep};
 use crate::error::{Error, Result};
 
 /// How long a job waits after an attempt that failed.
@@ -16,6 +16,116 @@ pub enum Backoff {
     Fixed(Duration),
     /// Twice as long each time.
     Exponential(Duration),
+}
+
+/// What happens to its parent when a child fails for good. Without a rule the parent goes on waiting for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForParent {
+    /// The parent fails too.
+    Fail,
+    /// The parent runs at once, whatever other children do, and can ask which have failed.
+    Continue,
+    /// The parent does not wait for the child any more, and can ask why it failed.
+    Ignore,
+    /// The parent does not wait for the child any more, and knows nothing of it.
+    Forget,
+}
+
+impl ForParent {
+    /// As it stands in the options of the child, and with its parent.
+    fn short(self) -> &'static str {
+        match self {
+            Self::Fail => "fpof",
+            Self::Continue => "cpof",
+            Self::Ignore => "idof",
+            Self::Forget => "rdof",
+        }
+    }
+}
+
+/// When a job is not added because of another one.
+///
+/// ```
+/// use std::time::Duration;
+/// use redstart_adopt::bullmq::{Deduplication, NewJob};
+///
+/// # fn main() -> anyhow::Result<()> {
+/// let minute = Duration::from_secs(60);
+/// // The last of several changes within a minute of each other is sent.
+/// let rule = Deduplication::new("index-17").ttl(minute).extend().replace();
+/// let job = NewJob::new("index", &17)?.delay(minute).deduplicated(rule);
+/// # let _ = job; Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deduplication {
+    id: String,
+    ttl: u64,
+    extend: bool,
+    replace: bool,
+    keep_last: bool,
+}
+
+impl Deduplication {
+    /// While a job with this id is unfinished, another one is not added.
+    pub fn new(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            ttl: 0,
+            extend: false,
+            replace: false,
+            keep_last: false,
+        }
+    }
+
+    /// For this long after a job with this id was added, another one is not, finished or not.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = u64::try_from(ttl.as_millis())
+            .unwrap_or(u64::MAX >> 12)
+            .max(1);
+        self
+    }
+
+    /// Each job that is not added makes the [`ttl`](Self::ttl) begin again.
+    #[must_use]
+    pub fn extend(mut self) -> Self {
+        self.extend = true;
+        self
+    }
+
+    /// A job that is still delayed is replaced by the new one.
+    #[must_use]
+    pub fn replace(mut self) -> Self {
+        self.replace = true;
+        self
+    }
+
+    /// While the first job runs, the last of those that are not added is kept, and added when the first one ends. The
+    /// [`ttl`](Self::ttl) does not count then.
+    #[must_use]
+    pub fn keep_last_if_active(mut self) -> Self {
+        self.keep_last = true;
+        self
+    }
+
+    fn json(&self) -> Value {
+        let mut rules = Map::new();
+        rules.insert("id".to_owned(), json!(self.id));
+        if self.ttl > 0 {
+            rules.insert("ttl".to_owned(), json!(self.ttl));
+        }
+        for (name, is_set) in [
+            ("extend", self.extend),
+            ("replace", self.replace),
+            ("keepLastIfActive", self.keep_last),
+        ] {
+            if is_set {
+                rules.insert(name.to_owned(), json!(true));
+            }
+        }
+        Value::Object(rules)
+    }
 }
 
 /// The outcome of a job that was added.
@@ -80,10 +190,12 @@ pub struct NewJob {
     attempts: u32,
     backoff: Option<Backoff>,
     lifo: bool,
-    deduplication: Option<(String, u64)>,
-    keep_completed: Option<u64>,
-    keep_failed: Option<u64>,
-    fail_parent: bool,
+    jitter: Option<f64>,
+    deduplication: Option<Deduplication>,
+    keep_completed: Option<Keep>,
+    keep_failed: Option<Keep>,
+    keep_logs: Option<u32>,
+    for_parent: Option<ForParent>,
 }
 
 /// The largest priority that BullMQ accepts: above it a score has no room for the order within a priority.
@@ -107,10 +219,12 @@ impl NewJob {
             attempts: 0,
             backoff: None,
             lifo: false,
+            jitter: None,
             deduplication: None,
             keep_completed: None,
             keep_failed: None,
-            fail_parent: false,
+            keep_logs: None,
+            for_parent: None,
         })
     }
 
@@ -167,6 +281,21 @@ impl NewJob {
         self
     }
 
+    /// This share of the wait between attempts is random: with 0.5, a wait of 10 s is from 5 s to 10 s.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a share that is not from 0 to 1.
+    pub fn jitter(mut self, share: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::invalid(
+                "the jitter of a backoff must be from 0 to 1",
+            ));
+        }
+        self.jitter = Some(share);
+        Ok(self)
+    }
+
     /// Before all that wait, instead of after them.
     #[must_use]
     pub fn lifo(mut self) -> Self {
@@ -177,36 +306,55 @@ impl NewJob {
     /// While a job with this deduplication id is unfinished, another one is not added.
     #[must_use]
     pub fn deduplicate(mut self, id: &str) -> Self {
-        self.deduplication = Some((id.to_owned(), 0));
+        self.deduplication = Some(Deduplication::new(id));
+        self
+    }
+
+    /// Not added if another job is there to which this rule applies.
+    #[must_use]
+    pub fn deduplicated(mut self, rule: Deduplication) -> Self {
+        self.deduplication = Some(rule);
         self
     }
 
     /// For this long after a job with this deduplication id was added, another one is not.
     #[must_use]
     pub fn deduplicate_for(mut self, id: &str, ttl: Duration) -> Self {
-        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX >> 12);
-        self.deduplication = Some((id.to_owned(), ttl.max(1)));
+        self.deduplication = Some(Deduplication::new(id).ttl(ttl));
         self
     }
 
-    /// How many completed jobs of the queue are kept when it completes (default all).
+    /// The completed jobs of the queue that are kept when it completes (default as its worker says).
     #[must_use]
-    pub fn keep_completed(mut self, count: u64) -> Self {
-        self.keep_completed = Some(count);
+    pub fn keep_completed(mut self, keep: impl Into<Keep>) -> Self {
+        self.keep_completed = Some(keep.into());
         self
     }
 
-    /// How many failed jobs of the queue are kept when it fails (default all).
+    /// The failed jobs of the queue that are kept when it fails (default as its worker says).
     #[must_use]
-    pub fn keep_failed(mut self, count: u64) -> Self {
-        self.keep_failed = Some(count);
+    pub fn keep_failed(mut self, keep: impl Into<Keep>) -> Self {
+        self.keep_failed = Some(keep.into());
+        self
+    }
+
+    /// The lines of its log that are kept, the last ones (default all).
+    #[must_use]
+    pub fn keep_logs(mut self, lines: u32) -> Self {
+        self.keep_logs = Some(lines);
         self
     }
 
     /// If it fails for good, its parent fails too.
     #[must_use]
-    pub fn fail_parent(mut self) -> Self {
-        self.fail_parent = true;
+    pub fn fail_parent(self) -> Self {
+        self.if_it_fails(ForParent::Fail)
+    }
+
+    /// What happens to its parent if it fails for good (default the parent goes on waiting for it).
+    #[must_use]
+    pub fn if_it_fails(mut self, rule: ForParent) -> Self {
+        self.for_parent = Some(rule);
         self
     }
 
@@ -228,16 +376,30 @@ impl NewJob {
 
     pub(super) fn deduplication(&self) -> (&str, u64) {
         match &self.deduplication {
-            Some((id, ttl)) => (id, *ttl),
+            Some(rule) => (&rule.id, rule.ttl),
             None => ("", 0),
         }
     }
 
     /// The options under the short names that BullMQ stores.
     pub(super) fn options(&self, parent: Option<(&str, &str)>) -> String {
+        let mut options = self.own_options();
+        options
+            .entry("attempts")
+            .or_insert_with(|| json!(self.attempts));
+        if let Some((queue, id)) = parent {
+            options.insert("parent".to_owned(), json!({"id": id, "queue": queue}));
+        }
+        Value::Object(options).to_string()
+    }
+
+    /// Those that were set.
+    pub(super) fn own_options(&self) -> Map<String, Value> {
         let mut options = Map::new();
         let mut put = |name: &str, value: Value| options.insert(name.to_owned(), value);
-        put("attempts", json!(self.attempts));
+        if self.attempts > 0 {
+            put("attempts", json!(self.attempts));
+        }
         if self.delay > 0 {
             put("delay", json!(self.delay));
         }
@@ -250,39 +412,33 @@ impl NewJob {
         if self.lifo {
             put("lifo", json!(true));
         }
-        match self.backoff {
-            Some(Backoff::Fixed(delay)) => {
-                put(
-                    "backoff",
-                    json!({"type": "fixed", "delay": delay.as_millis() as u64}),
-                );
+        if let Some(backoff) = self.backoff {
+            let (kind, delay) = match backoff {
+                Backoff::Fixed(delay) => ("fixed", delay),
+                Backoff::Exponential(delay) => ("exponential", delay),
+            };
+            let mut backoff = json!({"type": kind, "delay": delay.as_millis() as u64});
+            if let Some(jitter) = self.jitter {
+                backoff["jitter"] = json!(jitter);
             }
-            Some(Backoff::Exponential(delay)) => {
-                put(
-                    "backoff",
-                    json!({"type": "exponential", "delay": delay.as_millis() as u64}),
-                );
-            }
-            None => {}
+            put("backoff", backoff);
         }
-        match &self.deduplication {
-            Some((id, 0)) => drop(put("de", json!({"id": id}))),
-            Some((id, ttl)) => drop(put("de", json!({"id": id, "ttl": ttl}))),
-            None => {}
+        if let Some(rule) = &self.deduplication {
+            put("de", rule.json());
         }
-        if let Some(count) = self.keep_completed {
-            put("removeOnComplete", json!(count));
+        if let Some(keep) = self.keep_completed {
+            put("removeOnComplete", keep.json());
         }
-        if let Some(count) = self.keep_failed {
-            put("removeOnFail", json!(count));
+        if let Some(keep) = self.keep_failed {
+            put("removeOnFail", keep.json());
         }
-        if self.fail_parent {
-            put("fpof", json!(true));
+        if let Some(lines) = self.keep_logs {
+            put("kl", json!(lines));
         }
-        if let Some((queue, id)) = parent {
-            put("parent", json!({"id": id, "queue": queue}));
+        if let Some(rule) = self.for_parent {
+            put(rule.short(), json!(true));
         }
-        Value::Object(options).to_string()
+        options
     }
 
     /// The parent as a child knows it.
@@ -290,8 +446,8 @@ impl NewJob {
         let mut parent = Map::new();
         parent.insert("id".to_owned(), json!(id));
         parent.insert("queueKey".to_owned(), json!(base));
-        if self.fail_parent {
-            parent.insert("fpof".to_owned(), json!(true));
+        if let Some(rule) = self.for_parent {
+            parent.insert(rule.short().to_owned(), json!(true));
         }
         Value::Object(parent).to_string()
     }

@@ -72,13 +72,34 @@ local function wake_later(q)
   if first[2] then call('ZADD', q.marker, whole(math.floor(tonumber(first[2]) / 4096)), '1') end
 end
 
--- Puts a job where workers look. Up to version 5 the jobs of a paused queue stand in a list of their own.
-local function enqueue(q, id, push)
-  if is_paused(q) and major(q) < 6 then
-    call(push, q.paused, id)
-  else
-    call(push, q.wait, id)
+-- 1 once this run of the script has seen that versions 5 and 6 share a queue.
+local mixed = 0
+
+-- Keeps jobs that the next pause or resume by version 5 would lose: it renames one of the two lists over the other. Only a mix of
+-- versions fills both of them while the queue is paused, or leaves ids in `paused` while it is not. At most 1,000 ids are moved, in
+-- the order in which workers take them, to the list that survives: version 5 renames it only over an absent one, and version 6 merges.
+local function settle(q)
+  local from, to = q.wait, q.paused
+  if not is_paused(q) then from, to = to, from end
+  if call('EXISTS', q.paused) == 0 or call('EXISTS', from) == 0 then return end
+  mixed = 1
+  for _ = 1, 1000 do
+    if not call('LMOVE', from, to, 'RIGHT', 'LEFT') then break end
   end
+end
+
+-- The list of the jobs of a paused queue. Up to version 5 it is one of their own. Where one of the two lists has jobs, that is the
+-- one: both filled is what makes jobs get lost.
+local function paused_list(q)
+  if call('EXISTS', q.paused) == 1 then return q.paused end
+  if major(q) < 6 and call('EXISTS', q.wait) == 0 then return q.paused end
+  return q.wait
+end
+
+-- Puts a job where workers look.
+local function enqueue(q, id, push)
+  settle(q)
+  call(push, is_paused(q) and paused_list(q) or q.wait, id)
   wake(q)
 end
 

@@ -1,5 +1,5 @@
 -- Pauses a queue, or resumes it, and moves at most 1,000 ids to where the declared version looks for them.
--- A list is never renamed over another: that is how jobs get lost when two versions share a queue.
+-- A list is never renamed over another that exists: that is how jobs get lost when two versions share a queue.
 -- ARGV[3] 1 = pause, 0 = resume  [4] 1 = the first call, which sets the state and tells of it
 -- Returns how many ids are still to be moved.
 local pause = ARGV[3] == '1'
@@ -20,6 +20,8 @@ if pause then
 end
 -- A resumed queue may have been paused again meanwhile.
 if is_paused(here) ~= pause then return 0 end
+-- Nothing is there to be renamed over.
+if call('EXISTS', from) == 1 and call('EXISTS', to) == 0 then call('RENAME', from, to) end
 for _ = 1, 1000 do
   if not call('LMOVE', from, to, 'RIGHT', 'LEFT') then break end
 end

@@ -1,18 +1,24 @@
 -- Takes the next job that this worker can end correctly.
 -- ARGV[3] token  [4] lease in ms  [5] name of the worker or ''  [6] jobs per window, 0 = unlimited  [7] the window in ms
 --   [8] 1 = the worker knows how long to wait after types of backoff that are not BullMQ's own
--- Returns {id, field, value, ...}, or {'', ms, left} with the time after which asking again may help, 0 = unknown; left is 1 if
---   jobs wait that only Node can run.
+-- Returns {id, field, value, ...}, or {'', ms, left, mixed, paused} with the time after which asking again may help, 0 = unknown;
+--   left is 1 if jobs wait that only Node can run, mixed is 1 if versions 5 and 6 share the queue, and paused is '' or, while the queue
+--   is paused, the id of its last event: later ones tell that something was added.
 local at = now()
+settle(here)
 promote(here, at)
 local most = tonumber(call('HGET', KEYS[4], 'max') or ARGV[6])
 local window = tonumber(call('HGET', KEYS[4], 'duration') or ARGV[7])
 if most > 0 and tonumber(call('GET', KEYS[15]) or 0) >= most then
   local left = call('PTTL', KEYS[15])
-  if left > 0 then return {'', left, 0} end
+  if left > 0 then return {'', left, 0, mixed, ''} end
   call('DEL', KEYS[15])
 end
-if is_paused(here) or is_maxed(here) then return {'', 0, 0} end
+if is_paused(here) then
+  local last = call('XREVRANGE', KEYS[11], '+', '-', 'COUNT', 1)[1]
+  return {'', 0, 0, mixed, last and last[1] or '0-0'}
+end
+if is_maxed(here) then return {'', 0, 0, mixed, ''} end
 
 -- The worker that takes a job of a scheduler adds the next one; without it the scheduler would never run again.
 -- Returns the next one, nil if none follows, or false if only Node can tell when: a pattern of cron, or a repeatable job from
@@ -104,8 +110,8 @@ if not id then
   -- This worker may have consumed the hint that was meant for Node's.
   if left == 1 then wake(here) end
   local first = call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')
-  if first[2] then return {'', math.max(1, math.floor(tonumber(first[2]) / 4096) - at), left} end
-  return {'', 0, left}
+  if first[2] then return {'', math.max(1, math.floor(tonumber(first[2]) / 4096) - at), left, mixed, ''} end
+  return {'', 0, left, mixed, ''}
 end
 
 local key = prefix .. id

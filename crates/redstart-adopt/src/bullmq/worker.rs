@@ -15,6 +15,7 @@ use futures_util::StreamExt as _;
 use redis::cmd;
 use redstart::key::{Keys, Layout};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{
     BullQueue, STALLED, TAKE,
@@ -43,6 +44,16 @@ pub struct Keep {
 
 impl Keep {
     pub(super) const ALL: Self = Self { count: -1, age: 0 };
+
+    /// As the options of a job have it.
+    pub(super) fn json(self) -> Value {
+        match (self.count, self.age) {
+            (count, 0) if count >= 0 => json!(count),
+            (_, 0) => json!(false),
+            (count, age) if count >= 0 => json!({"age": age, "count": count}),
+            (_, age) => json!({"age": age}),
+        }
+    }
 
     /// Those that are older than this are removed too.
     #[must_use]
@@ -254,6 +265,9 @@ enum Pause {
     Marker(Duration),
     /// This time, without the marker, which is Node's: it alone can run what is there.
     Node(Duration),
+    /// While the queue is paused: until there is an event after this one. No marker tells of a job that another version of BullMQ
+    /// adds, and it must be moved before the next pause or resume.
+    Event(String),
 }
 
 impl BullWorker {
@@ -311,9 +325,15 @@ impl BullWorker {
         let id: String = redis::from_redis_value(reply.next().unwrap_or(redis::Value::Nil))?;
         if id.is_empty() {
             let mut number =
-                || redis::from_redis_value(reply.next().unwrap_or(redis::Value::Int(0)));
-            let (wait, left): (u64, u64) = (number()?, number()?);
-            return Ok(Next::None(self.pause(wait, left > 0)));
+                || redis::from_redis_value::<u64>(reply.next().unwrap_or(redis::Value::Int(0)));
+            let (wait, left, mixed) = (number()?, number()?, number()?);
+            queue.warn_if_mixed(mixed > 0);
+            let event: Option<String> =
+                redis::from_redis_value(reply.next().unwrap_or(redis::Value::Nil))?;
+            return Ok(Next::None(match event {
+                Some(last) if !last.is_empty() => Pause::Event(last),
+                _ => self.pause(wait, left > 0),
+            }));
         }
         let mut fields = BTreeMap::new();
         while let (Some(name), Some(value)) = (reply.next(), reply.next()) {
@@ -464,14 +484,25 @@ impl BullWorker {
     /// Waits for the marker, which Node's workers wait for too. It is only a hint, so nobody waits for it long, and it does no harm
     /// if it is taken by a wait that is dropped.
     async fn rest(&self, own: &mut redstart::store::Dedicated, pause: Option<&Pause>) {
-        let wait = match pause {
+        let (block, wait) = match pause {
             None => return,
             Some(Pause::Node(wait)) => return tokio::time::sleep(*wait).await,
-            Some(Pause::Marker(wait)) => (*wait).max(Duration::from_millis(2)),
+            Some(Pause::Marker(wait)) => {
+                let wait = (*wait).max(Duration::from_millis(2));
+                let mut block = cmd("BZPOPMIN");
+                block.arg(&self.0.marker).arg(wait.as_secs_f64());
+                (block, wait)
+            }
+            Some(Pause::Event(last)) => {
+                tokio::time::sleep(EVENTS_APART).await;
+                let mut block = cmd("XREAD");
+                block.arg("BLOCK").arg(millis(LONGEST_WAIT));
+                block.arg("COUNT").arg(1).arg("STREAMS");
+                block.arg(self.0.settings.queue.key("events")).arg(last);
+                (block, LONGEST_WAIT)
+            }
         };
-        let mut block = cmd("BZPOPMIN");
-        block.arg(&self.0.marker).arg(wait.as_secs_f64());
-        let hint: Result<Option<(String, String, f64)>, _> = own.query(&block, wait).await;
+        let hint: Result<redis::Value, _> = own.query(&block, wait).await;
         match hint {
             // The time of a delayed job, which may be later than what this worker knows: it asks.
             Ok(_) => {}
@@ -485,6 +516,9 @@ impl BullWorker {
 
 /// While jobs wait that only Node can run, Node's workers get the marker.
 const NODE_FIRST: Duration = Duration::from_millis(500);
+
+/// A worker on a paused queue looks for jobs to be moved this long after the last look, at the earliest, however many are added.
+const EVENTS_APART: Duration = Duration::from_millis(10);
 
 /// A worker asks again after this long, even if nothing woke it.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);

@@ -10,24 +10,38 @@ use crate::{
 };
 
 pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
-    let mut prefixes: BTreeMap<String, usize> = BTreeMap::new();
+    // By what stands before the version: the pickles under each version.
+    let mut prefixes: BTreeMap<String, BTreeMap<String, usize>> = BTreeMap::new();
     for glimpse in look.seen() {
         if let Some(prefix) = prefix(glimpse.name())
             && is_pickle(glimpse)
         {
-            *prefixes.entry(prefix.to_owned()).or_default() += 1;
+            let first = prefix.split(':').next().unwrap_or_default().to_owned();
+            let versions = prefixes.entry(first).or_default();
+            *versions.entry(prefix.to_owned()).or_default() += 1;
         }
     }
-    for (prefix, _) in prefixes {
-        found.push(
-            Found::new(Library::DjangoCache, format!("{prefix}*"), 0.85)
-                .because(format!(
-                    "{prefix}… holds pickled values behind a prefix and a version"
-                ))
-                .keys(KeySet::default().prefix(&prefix)),
-        );
+    for versions in prefixes.into_values() {
+        let many = versions.len() > VERSIONS;
+        for (prefix, pickles) in versions {
+            let confidence = match (pickles, many) {
+                (2.., false) => 0.85,
+                // One pickle may be anybody's, and with many numbers they are ids of entities.
+                _ => 0.5,
+            };
+            found.push(
+                Found::new(Library::DjangoCache, format!("{prefix}*"), confidence)
+                    .because(format!(
+                        "{prefix}… holds pickled values behind a prefix and a version"
+                    ))
+                    .keys(KeySet::default().prefix(&prefix)),
+            );
+        }
     }
 }
+
+/// More versions of one cache than this are not in use at the same time.
+const VERSIONS: usize = 2;
 
 /// `shop:1:` of `shop:1:product:7`.
 fn prefix(name: &str) -> Option<&str> {

@@ -22,7 +22,7 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
     for pattern in counters.into_keys() {
         let confidence = match (script, pattern.starts_with("rl:")) {
             (true, true) => 0.88,
-            (true, false) if alone && !other => 0.75,
+            (true, false) if alone && !other => 0.7,
             (false, true) => 0.5,
             _ => continue,
         };

@@ -22,10 +22,20 @@ pub(super) const SCRIPTS: &[&str] = &[
     "f2994557f1daca13bfef97c2a31ca4b174e031ca",
 ];
 
+/// What stands before every key, unless `key_prefix` was set.
+const PREFIX: &str = "LIMITS:";
+
 pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
     let script = has_script(look, SCRIPTS);
     for pattern in by_pattern(look, found, is_limit).into_keys() {
-        let mut one = Found::new(Library::Limits, &pattern, if script { 0.95 } else { 0.8 })
+        // Paths that end in a unit of time are common; the prefix is the library's own.
+        let confidence = match (pattern.starts_with(PREFIX), script) {
+            (true, true) => 0.95,
+            (true, false) => 0.8,
+            (false, true) => 0.7,
+            (false, false) => 0.6,
+        };
+        let mut one = Found::new(Library::Limits, &pattern, confidence)
             .because("the value expires within the window that the key names")
             .keys(
                 KeySet::default()

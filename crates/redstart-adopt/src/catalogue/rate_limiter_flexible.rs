@@ -17,10 +17,10 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
     let counters = by_pattern(look, found, is_counter);
     let alone = counters.len() == 1;
     for pattern in counters.into_keys() {
-        let confidence = match (script, pattern.starts_with("rlflx"), alone) {
+        let confidence = match (script, pattern.starts_with("rlflx:"), alone) {
             (true, true, _) => 0.92,
-            // Counters of a limiter have no shape of their own; only one kind of them leaves no doubt.
-            (true, false, true) => 0.8,
+            // Counters of a limiter have no shape of their own: the script shows that there is one, not that these are its counters.
+            (true, false, true) => 0.7,
             (true, false, false) => 0.65,
             (false, true, _) => 0.6,
             (false, false, _) => continue,

@@ -29,7 +29,12 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
     });
     let script = has_script(look, SCRIPTS);
     for (pattern, keys) in locks {
-        let confidence = if script { 0.92 } else { 0.7 };
+        // A token of this kind is rare, but not a lock wherever it stands.
+        let confidence = match (script, super::names_a_lock(&pattern)) {
+            (true, true) => 0.92,
+            (true, false) | (false, true) => 0.7,
+            (false, false) => 0.6,
+        };
         let mut one = Found::new(Library::RedisPyLock, &pattern, confidence)
             .because("the value is a UUID of version 1 made within the last day")
             .keys(KeySet::default().pattern(&pattern));

@@ -1,5 +1,5 @@
-//! redlock (npm): a string of 32 random hexadecimal digits with a TTL. That is little; the script that the library sends is the
-//! better witness.
+//! redlock (npm): a string of 32 random hexadecimal digits with a TTL. That is little, and the script that the library sends does not
+//! say which keys it was for.
 
 use crate::{
     found::{Found, KeySet},
@@ -31,11 +31,12 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
                 .is_some_and(|text| hex(text) && made_at(text).is_none())
     });
     for pattern in locks.into_keys() {
-        let lower = pattern.to_ascii_lowercase();
-        let named = lower.contains("lock") || lower.contains("mutex");
+        let named = super::names_a_lock(&pattern);
+        // Many programs write random tokens of this length into locks: the script shows that there are locks of the library, not
+        // that these are.
         let confidence = match (script, named) {
-            (true, true) => 0.9,
-            (true, false) => 0.6,
+            (true, true) => 0.7,
+            (true, false) => 0.55,
             (false, true) => 0.55,
             (false, false) => continue,
         };

@@ -29,16 +29,25 @@ const PATTERNS: &[(&str, &str)] = &[
     ("idempotency", "string hash"),
     ("leaderboard", "zset string hash"),
     ("leader", "string hash"),
+    ("legacy", "string"),
     ("limiter", "string hash zset"),
+    ("list", "list hash zset string"),
     ("lock", "string hash"),
     ("mutex", "string hash"),
+    ("notify", "stream string list hash"),
     ("places", "zset hash"),
+    ("priority", "zset string hash"),
     ("queue", "stream zset hash list string"),
+    ("redlock", "string hash"),
+    ("ring", "list string"),
     ("rw", "string zset hash"),
     ("semaphore", "zset hash string"),
     ("session", "hash string set"),
     ("sharded", "zset"),
-    ("stock", "hash string zset"),
+    ("stock", "hash string zset stream"),
+    ("stock_shard", "hash string zset stream"),
+    ("stream", "stream string"),
+    ("topic", "stream string set"),
     ("topics", "stream string"),
     ("trail", "list hash string"),
     ("uniques", "string"),
@@ -137,4 +146,57 @@ fn fits(glimpse: &Glimpse, pattern: &str) -> bool {
     PATTERNS
         .iter()
         .any(|(known, kinds)| *known == base && kinds.split(' ').any(|one| one == kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+
+    /// The names of patterns in the library's own source: what stands first in quotes after one of these.
+    const BEFORE: [&str; 4] = ["Keys::named(", "Keys::new(", "::entity(\"", "pattern: \""];
+
+    fn names_in(folder: &Path, names: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                names_in(&path, names);
+                continue;
+            }
+            // The file of the keys itself has examples.
+            if path.extension().is_none_or(|kind| kind != "rs") || path.ends_with("src/key.rs") {
+                continue;
+            }
+            let source = fs::read_to_string(&path).unwrap();
+            let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+            let code = source.lines().map(str::trim_start);
+            let code: String = code.filter(|line| !line.starts_with("//")).collect();
+            for before in BEFORE {
+                for (at, _) in code.match_indices(before) {
+                    let rest = &code[at + before.len() - usize::from(before.ends_with('"'))..];
+                    let call = rest.split([')', ';', '}']).next().unwrap_or_default();
+                    if let Some(name) = call.split('"').nth(1) {
+                        names.insert(name.to_owned());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_pattern_of_the_library_is_known() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../redstart/src");
+        let mut names = BTreeSet::new();
+        names_in(&source, &mut names);
+        assert!(names.len() > 30, "{names:?}");
+        // The bus has a channel and no key; `app` is the namespace of a test.
+        let elsewhere = ["cache-bus", "app"];
+        let known = |name: &str| PATTERNS.iter().any(|(pattern, _)| *pattern == name);
+        let missing: Vec<&String> = names
+            .iter()
+            .filter(|name| !known(name) && !elsewhere.contains(&name.as_str()))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?} of {names:?}");
+    }
 }

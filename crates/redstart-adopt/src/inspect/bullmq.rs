@@ -32,12 +32,20 @@ pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
         shared: false,
     });
     let mut pipeline = redis::pipe();
-    pipeline.cmd("LINDEX").arg(key("wait")).arg(-1);
-    pipeline.cmd("LINDEX").arg(key("active")).arg(-1);
+    for list in ["wait", "paused", "active"] {
+        pipeline.cmd("LINDEX").arg(key(list)).arg(-1);
+    }
+    pipeline.cmd("ZRANGE").arg(key("prioritized")).arg(0).arg(0);
     pipeline.cmd("HEXISTS").arg(key("meta")).arg("paused");
     pipeline.cmd("EXISTS").arg(key("meta-paused"));
-    let (next, running, paused, bull_paused): (Option<String>, Option<String>, bool, bool) =
-        of.store.pipeline(&pipeline).await?;
+    let (next, held_back, running, prioritized, paused, bull_paused): (
+        Option<String>,
+        Option<String>,
+        Option<String>,
+        Vec<String>,
+        bool,
+        bool,
+    ) = of.store.pipeline(&pipeline).await?;
     let now = of.now().await?;
     let since = async |id: Option<String>, field: &str| -> Result<Option<u64>> {
         let Some(id) = id else { return Ok(None) };
@@ -45,11 +53,15 @@ pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
         let at = at.and_then(|at| at.parse::<u64>().ok());
         Ok(at.map(|at| now.saturating_sub(at)))
     };
+    let mut oldest_ms = None;
+    for id in [next, held_back, prioritized.into_iter().next()] {
+        oldest_ms = oldest_ms.max(since(id, "timestamp").await?);
+    }
     Ok(Overview {
         library: of.library,
         subject: of.subject.clone(),
         states: states.collect(),
-        oldest_ms: since(next, "timestamp").await?,
+        oldest_ms,
         oldest_active_ms: since(running, "processedOn").await?,
         paused: paused || bull_paused,
     })

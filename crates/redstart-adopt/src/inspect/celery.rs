@@ -4,7 +4,7 @@ use base64::Engine as _;
 use redis::cmd;
 use serde_json::Value;
 
-use super::{Inspector, JobView, Overview, Payload, State};
+use super::{Inspector, JobView, LARGEST, Overview, Payload, State, shorten};
 use crate::{
     celery::{BINDING, BINDINGS, SEPARATOR, separators_of},
     error::Result,
@@ -103,10 +103,10 @@ pub(super) async fn jobs(
         "waiting" => {
             // The first list is served first, whatever the numbers mean.
             let mut skip = offset;
-            for list in place.lists {
-                let len: usize = of.store.query(cmd("LLEN").arg(&list)).await?;
+            for list in &place.lists {
+                let len: usize = of.store.query(cmd("LLEN").arg(list)).await?;
                 if skip < len && messages.len() < limit {
-                    messages.extend(of.list(&list, skip, limit - messages.len(), true).await?);
+                    messages.extend(of.list(list, skip, limit - messages.len(), true).await?);
                 }
                 skip = skip.saturating_sub(len);
             }
@@ -130,7 +130,60 @@ pub(super) async fn jobs(
         }
         _ => return Err(of.unknown_state(state)),
     }
-    Ok(messages.iter().map(|message| view(message)).collect())
+    let mut views: Vec<JobView> = messages.iter().map(|message| view(message)).collect();
+    add_errors(of, &place.prefix, &mut views).await?;
+    Ok(views)
+}
+
+/// A task that is tried again has left a result that says why.
+async fn add_errors(of: &Inspector, prefix: &str, views: &mut [JobView]) -> Result<()> {
+    // The prefix of results is a setting of its own, and mostly the same.
+    let mut keys = Vec::new();
+    for view in views.iter() {
+        for prefix in ["", prefix] {
+            keys.push(format!("{prefix}celery-task-meta-{}", view.id));
+        }
+    }
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let mut pipeline = redis::pipe();
+    for key in &keys {
+        pipeline.cmd("GETRANGE").arg(key).arg(0).arg(LARGEST - 1);
+    }
+    let results: Vec<Vec<u8>> = of.store.pipeline(&pipeline).await?;
+    for (view, results) in views.iter_mut().zip(results.chunks_exact(2)) {
+        view.error = results.iter().find_map(|result| error(result));
+    }
+    Ok(())
+}
+
+/// Why a task failed, out of its result.
+fn error(result: &[u8]) -> Option<String> {
+    let known: Value = serde_json::from_slice(result).ok()?;
+    if !matches!(known["status"].as_str(), Some("RETRY" | "FAILURE")) {
+        return None;
+    }
+    let exception = &known["result"];
+    let message = match &exception["exc_message"] {
+        Value::String(message) => message.clone(),
+        // The arguments of the exception; mostly one.
+        Value::Array(parts) => {
+            let text = |part: &Value| {
+                part.as_str()
+                    .map_or_else(|| part.to_string(), str::to_owned)
+            };
+            parts.iter().map(text).collect::<Vec<_>>().join(", ")
+        }
+        _ => String::new(),
+    };
+    let kind = exception["exc_type"].as_str().unwrap_or("error");
+    let mut error = match message.is_empty() {
+        true => kind.to_owned(),
+        false => format!("{kind}: {message}"),
+    };
+    shorten(&mut error);
+    Some(error)
 }
 
 fn view(message: &[u8]) -> JobView {

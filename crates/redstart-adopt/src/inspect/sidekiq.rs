@@ -1,5 +1,6 @@
 //! Sidekiq. The sets of scheduled, retried and dead jobs belong to all queues.
 
+use redis::cmd;
 use serde_json::Value;
 
 use super::{Inspector, JobView, Overview, Payload, State, text};
@@ -33,15 +34,49 @@ pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
     });
     let next = of.list(&of.subject, 0, 1, true).await?;
     let added = next.first().and_then(|job| view(job).added_ms);
+    let running = running_since(of).await?;
     let now = of.now().await?;
     Ok(Overview {
         library: of.library,
         subject: of.subject.clone(),
         states: states.collect(),
         oldest_ms: added.map(|at| now.saturating_sub(at)),
-        oldest_active_ms: None,
+        oldest_active_ms: running.map(|at| now.saturating_sub(at)),
         paused: false,
     })
+}
+
+/// More processes than this are not asked for what they run.
+const PROCESSES: usize = 100;
+
+/// When the job of this queue that runs for the longest began, in milliseconds since 1970. Each process writes down what its threads run.
+async fn running_since(of: &Inspector) -> Result<Option<u64>> {
+    let namespace = namespace(of);
+    let some = cmd("SRANDMEMBER")
+        .arg(format!("{namespace}processes"))
+        .arg(PROCESSES)
+        .take();
+    let processes: Vec<String> = of.store.query(&some).await?;
+    if processes.is_empty() {
+        return Ok(None);
+    }
+    let mut pipeline = redis::pipe();
+    for process in &processes {
+        // Up to version 6, and since.
+        for part in ["workers", "work"] {
+            pipeline
+                .cmd("HVALS")
+                .arg(format!("{namespace}{process}:{part}"));
+        }
+    }
+    let works: Vec<Vec<Vec<u8>>> = of.store.pipeline(&pipeline).await?;
+    let queue = of.subject.rsplit("queue:").next().unwrap_or_default();
+    let began = |work: &Vec<u8>| {
+        let work: Value = serde_json::from_slice(work).ok()?;
+        let here = work["queue"].as_str() == Some(queue);
+        work["run_at"].as_f64().filter(|_| here).map(to_millis)
+    };
+    Ok(works.iter().flatten().filter_map(began).min())
 }
 
 pub(super) async fn jobs(

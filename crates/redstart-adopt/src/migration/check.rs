@@ -87,9 +87,17 @@ impl Migration {
             report.found.push(format!("declares version {declared}"));
         }
         match report.step {
-            "share" if versions.is_mixed() && versions.paused => report.found.push(
-                "paused by two versions: resume it only from Rust, which loses nothing".to_owned(),
-            ),
+            "share" if versions.is_mixed() && versions.paused => {
+                report
+                    .found
+                    .push("paused, and written to by two versions".to_owned());
+                if versions.in_wait > 0 {
+                    report.changes.push(format!(
+                        "moves {} jobs that a pause or resume by version 5 would lose to the list that it keeps",
+                        versions.in_wait
+                    ));
+                }
+            }
             "share" if versions.is_mixed() => report.changes.push(format!(
                 "moves {} jobs that only version 5 looks for to where all workers look",
                 versions.in_paused

@@ -9,7 +9,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use redis::cmd;
 use redstart::Store;
-use redstart_adopt::bullmq::{Added, Backoff, BullQueue, Ended, Flow, JobError, NewJob};
+use redstart_adopt::bullmq::{
+    Added, Backoff, BullQueue, Deduplication, Ended, Flow, ForParent, JobError, Keep, NewJob,
+};
 use redstart_testkit::{
     Child, Foreign, Language, child, figure, scale, unique_namespace, wait_until,
 };
@@ -76,6 +78,24 @@ async fn add_kinds(queue: &BullQueue) -> Result<()> {
         NewJob::new("once", &empty)?.deduplicate("only"),
         NewJob::new("once", &empty)?.deduplicate("only"),
         NewJob::new("a while", &empty)?.deduplicate_for("while", Duration::from_secs(600)),
+        NewJob::new("few lines", &empty)?.keep_logs(5),
+        NewJob::new("some luck", &empty)?
+            .attempts(2)
+            .backoff(Backoff::Fixed(Duration::from_millis(250)))
+            .jitter(0.5)?,
+        NewJob::new("a day", &empty)?
+            .keep_completed(Duration::from_secs(86_400))
+            .keep_failed(Keep::from(20).and_for(Duration::from_secs(3600))),
+        NewJob::new("the last", &empty)?
+            .deduplicated(Deduplication::new("last").keep_last_if_active()),
+        NewJob::new("replaced", &empty)?
+            .deduplicated(
+                Deduplication::new("newest")
+                    .ttl(Duration::from_secs(600))
+                    .extend()
+                    .replace(),
+            )
+            .delay(Duration::from_secs(3600)),
     ];
     let mut outcomes = Vec::new();
     for job in jobs {
@@ -86,7 +106,14 @@ async fn add_kinds(queue: &BullQueue) -> Result<()> {
         "{outcomes:?}"
     );
     let child = NewJob::new("child", &json!({"c": 1}))?.fail_parent();
-    let flow = Flow::new(NewJob::new("parent", &json!({"p": 1}))?).child(queue, child);
+    let mut flow = Flow::new(NewJob::new("parent", &json!({"p": 1}))?).child(queue, child);
+    for (name, rule) in [
+        ("child that continues", ForParent::Continue),
+        ("child that is ignored", ForParent::Ignore),
+        ("child that is forgotten", ForParent::Forget),
+    ] {
+        flow = flow.child(queue, NewJob::new(name, &empty)?.if_it_fails(rule));
+    }
     let _ = queue.add_flow(flow).await?;
     Ok(())
 }
@@ -179,7 +206,7 @@ async fn fields_are_equal(side: Side) -> Result<()> {
         add_kinds(&queue).await?;
         let theirs = picture(&store, &format!("bull:{theirs}")).await?;
         let ours = picture(&store, &format!("bull:{ours}")).await?;
-        assert_eq!(theirs.len(), 11);
+        assert_eq!(theirs.len(), 19);
         for (name, job) in &theirs {
             assert_eq!(Some(job), ours.get(name), "{module}: {name}");
         }
@@ -349,6 +376,141 @@ async fn a_second_pause(side: Side) -> Result<()> {
 }
 on!(a_second_pause: a_second_pause_here_loses_nothing);
 
+/// What BullMQ 5 and 6 do to a queue, one after the other.
+struct Sequence {
+    /// Before the call that loses jobs.
+    before: &'static [(&'static str, &'static [&'static str])],
+    /// The call, by version 5.
+    fatal: &'static str,
+    jobs: usize,
+    lost: usize,
+}
+
+/// Version 6 pauses, both add, version 5 resumes: it renames its list over the ten of version 6.
+const RESUMED: Sequence = Sequence {
+    before: &[
+        ("bullmq6", &["pause"]),
+        ("bullmq6", &["add", "10"]),
+        ("bullmq5", &["add", "5"]),
+    ],
+    fatal: "resume",
+    jobs: 15,
+    lost: 10,
+};
+
+/// Version 5 pauses, version 6 adds, version 5 pauses again: it renames the three over what it had paused.
+const PAUSED_AGAIN: Sequence = Sequence {
+    before: &[
+        ("bullmq5", &["add", "8"]),
+        ("bullmq5", &["pause"]),
+        ("bullmq6", &["add", "3"]),
+    ],
+    fatal: "pause",
+    jobs: 11,
+    lost: 8,
+};
+
+/// Ids that wait, in either list.
+async fn waiting(store: &Store, queue: &BullQueue) -> Result<(usize, usize)> {
+    let mut lengths = redis::pipe();
+    for list in ["wait", "paused"] {
+        lengths.cmd("LLEN").arg(format!("{}:{list}", queue.base()));
+    }
+    Ok(store.pipeline(&lengths).await?)
+}
+
+/// The losses that a Rust worker prevents are real: without one, jobs are gone from every list.
+async fn losses(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for sequence in [RESUMED, PAUSED_AGAIN] {
+        let name = unique_namespace("losses");
+        let queue = BullQueue::new(&store, &name)?;
+        for (module, what) in sequence.before {
+            node_to_its_end(module, &side, &name, what).await?;
+        }
+        node_to_its_end("bullmq5", &side, &name, &[sequence.fatal]).await?;
+        queue.resume().await?;
+        all_run(&store, &queue, sequence.jobs - sequence.lost).await?;
+        figure(format!(
+            "BullMQ 5 and 6 alone: {} of {} jobs never run after a {} by 5",
+            sequence.lost, sequence.jobs, sequence.fatal
+        ));
+    }
+    Ok(())
+}
+on!(losses: two_versions_alone_lose_jobs);
+
+/// The same with a Rust worker on the queue: version 5 makes the call, and all jobs run.
+async fn no_losses(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for (sequence, last) in [
+        (RESUMED, "bullmq5"),
+        (PAUSED_AGAIN, "bullmq5"),
+        (PAUSED_AGAIN, "bullmq6"),
+    ] {
+        let name = unique_namespace("no-losses");
+        let queue = BullQueue::new(&store, &name)?;
+        // The jobs to be paused must not run before.
+        let (first, rest) = sequence.before.split_at(2);
+        for (module, what) in first {
+            node_to_its_end(module, &side, &name, what).await?;
+        }
+        let worker = queue.worker().concurrency(4).build()?;
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(async move {
+            let handler = |_: Arc<redstart_adopt::bullmq::Taken>| async { Ok::<_, JobError>(()) };
+            worker.run(handler, async { drop(stopped.await) }).await
+        });
+        for (module, what) in rest {
+            node_to_its_end(module, &side, &name, what).await?;
+        }
+        wait_until("one list to hold all jobs", long(), async || {
+            (waiting(&store, &queue).await.ok()? == (0, sequence.jobs)).then_some(())
+        })
+        .await?;
+        node_to_its_end("bullmq5", &side, &name, &[sequence.fatal]).await?;
+        if sequence.fatal == "pause" {
+            assert_eq!(waiting(&store, &queue).await?, (0, sequence.jobs));
+            node_to_its_end(last, &side, &name, &["resume"]).await?;
+        }
+        wait_until("all jobs to be completed", long(), async || {
+            (completed(&store, &queue).await.ok()?.len() == sequence.jobs).then_some(())
+        })
+        .await?;
+        drop(stop);
+        running.await??;
+    }
+    figure("with a Rust worker: all 15 and all 11 jobs run after the same calls");
+    Ok(())
+}
+on!(no_losses: with_our_worker_two_versions_lose_no_job);
+
+/// Jobs that are added here while version 6 has paused the queue run after its resume, and after one by version 5.
+async fn added_to_a_pause(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for (paused, others, resumed) in [
+        ("bullmq6", "bullmq6", "bullmq6"),
+        ("bullmq6", "bullmq5", "bullmq6"),
+        ("bullmq6", "bullmq5", "bullmq5"),
+        ("bullmq5", "bullmq6", "bullmq5"),
+    ] {
+        let name = unique_namespace("added");
+        let queue = BullQueue::new(&store, &name)?;
+        node_to_its_end(paused, &side, &name, &["pause"]).await?;
+        node_to_its_end(paused, &side, &name, &["add", "4"]).await?;
+        node_to_its_end(others, &side, &name, &["add", "2"]).await?;
+        for n in 0..3 {
+            let _ = queue.add(NewJob::new("plain", &n)?).await?;
+        }
+        node_to_its_end(resumed, &side, &name, &["resume"]).await?;
+        all_run(&store, &queue, 9)
+            .await
+            .with_context(|| format!("{paused} paused, {others} added, {resumed} resumed"))?;
+    }
+    Ok(())
+}
+on!(added_to_a_pause: jobs_added_here_to_a_paused_queue_run_after_nodes_resume);
+
 pub(crate) async fn all_run(store: &Store, queue: &BullQueue, jobs: usize) -> Result<()> {
     let worker = queue.worker().build()?;
     let mut order = Vec::new();
@@ -356,12 +518,16 @@ pub(crate) async fn all_run(store: &Store, queue: &BullQueue, jobs: usize) -> Re
         order.push(job.id().to_owned());
         assert_eq!(job.complete(&()).await?, Ended::Completed);
     }
-    assert_eq!(order.len(), jobs, "{order:?}");
+    ensure!(
+        order.len() == jobs,
+        "{} of {jobs} ran: {order:?}",
+        order.len()
+    );
     assert_eq!(completed(store, queue).await?.len(), jobs);
     Ok(())
 }
 
-/// Workers of Rust and of Node are killed in turn; no job is lost, none is completed twice.
+/// Workers of Rust and of Node are killed in turn, one at a time; no job is lost, none is completed twice.
 async fn kills(side: Side) -> Result<()> {
     let rounds = scale(4, "adopt kills");
     let store = side.store().await?;
@@ -387,7 +553,8 @@ async fn kills(side: Side) -> Result<()> {
         worker.run(handler, std::future::pending()).await?;
         return Ok(());
     }
-    let jobs = rounds * 100;
+    // Enough for the one that is left while the other is started.
+    let jobs = rounds * 400;
     // Every completion must still be in the stream when they are counted, whatever the number of rounds.
     let meta = format!("{}:meta", queue.base());
     let _: () = store
@@ -417,23 +584,33 @@ async fn kills(side: Side) -> Result<()> {
         };
         node(module, &side, &name, &["work", "60"])
     };
-    for round in 0..rounds {
-        let mut javascript = theirs(round)?;
-        assert_eq!(javascript.line().await?, "ready");
-        assert!(javascript.line().await?.starts_with("done"));
-        let mut rust = ours()?;
-        assert_eq!(rust.line().await?, "ready");
-        // Both have jobs in their hands: each is killed while it works.
-        let active = format!("{}:active", queue.base());
+    let active = format!("{}:active", queue.base());
+    let (mut rust, mut javascript) = (None, None);
+    for round in 0..2 * rounds {
+        if javascript.is_none() {
+            // Versions 5 and 6 in turn.
+            let mut started = theirs(round / 2)?;
+            assert_eq!(started.line().await?, "ready");
+            javascript = Some(started);
+        }
+        if rust.is_none() {
+            let mut started = ours()?;
+            assert_eq!(started.line().await?, "ready");
+            rust = Some(started);
+        }
+        // Both have jobs in their hands: one of them is killed while it works, the other goes on.
         wait_until("jobs to be active", long(), async || {
             let active: u64 = store.query(cmd("LLEN").arg(&active)).await.ok()?;
             (active >= 5 || completed(&store, &queue).await.ok()?.len() as u64 == jobs)
                 .then_some(())
         })
         .await?;
-        rust.kill9();
-        javascript.kill9();
+        match round % 2 {
+            0 => rust.take().context("our worker")?.kill9(),
+            _ => javascript.take().context("Node's worker")?.kill9(),
+        }
     }
+    drop((rust, javascript));
     let (_rust, _javascript) = (ours()?, theirs(rounds)?);
     wait_until("all jobs to be completed", long(), async || {
         (completed(&store, &queue).await.ok()?.len() as u64 == jobs).then_some(())

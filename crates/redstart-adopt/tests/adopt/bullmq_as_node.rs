@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use redis::cmd;
 use redstart::Store;
 use redstart_adopt::bullmq::{
-    Added, BullQueue, BullWorkerBuilder, Ended, Flow, JobError, Keep, NewJob, Taken,
+    Added, BullQueue, BullWorkerBuilder, Deduplication, Ended, Flow, JobError, Keep, NewJob,
+    Repeat, Taken,
 };
 use redstart_testkit::{Kind, unique_namespace, wait_until};
 use serde_json::{Value, json};
@@ -629,5 +630,239 @@ async fn a_job_with_broken_options_does_not_hold_up_the_queue() -> Result<()> {
     all_run(&store, &queue, 7).await?;
     assert_eq!(count(&store, "ZCARD", &queue, "delayed").await?, 1);
     assert!(worker.take().await?.is_none());
+    Ok(())
+}
+
+/// Everything that deduplication leaves: the guards and their times, what is kept, and the jobs by name.
+async fn deduplicated(store: &Store, queue: &BullQueue) -> Result<BTreeMap<String, Value>> {
+    let mut left = BTreeMap::new();
+    for id in ["newest", "longer", "last"] {
+        let guard = format!("{}:de:{id}", queue.base());
+        let held: Option<String> = store.query(cmd("GET").arg(&guard)).await?;
+        let ttl: i64 = store.query(cmd("PTTL").arg(&guard)).await?;
+        let held = held.context(id)?;
+        let name = queue.job(&held).await?.context("the holder")?["name"].clone();
+        // A minute has room for slow machines.
+        left.insert(
+            format!("{id} guards"),
+            json!([name, (ttl + 59_999) / 60_000]),
+        );
+        let kept = format!("{}:dn:{id}", queue.base());
+        let kept: BTreeMap<String, String> = store.query(cmd("HGETALL").arg(kept)).await?;
+        for (field, value) in kept {
+            let value = match field.as_str() {
+                "opts" | "data" => serde_json::from_str(&value)?,
+                _ => json!(value),
+            };
+            left.insert(format!("{id} keeps {field}"), value);
+        }
+    }
+    let mut names = Vec::new();
+    for part in ["wait", "active"] {
+        names.extend(holds(store, queue, part).await?);
+    }
+    let delayed = format!("{}:delayed", queue.base());
+    let delayed: Vec<String> = store
+        .query(cmd("ZRANGE").arg(delayed).arg(0).arg(-1))
+        .await?;
+    names.extend(delayed);
+    for id in names {
+        let job = queue.job(&id).await?.context("a job")?;
+        left.insert(format!("job {}", job["name"]), json!(id));
+    }
+    Ok(left)
+}
+
+/// Replaced, extended and kept jobs are what Node would have left.
+async fn rules_of_deduplication(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for module in MODULES {
+        let (name, theirs) = fresh(&store)?;
+        let (_, ours) = fresh(&store)?;
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        // The holder of `last` runs.
+        let code = "await queue.add('last 1', {}, { deduplication: { id: 'last', keepLastIfActive: true } })";
+        node_to_its_end(module, &side, &name, &["run", code]).await?;
+        let last = || Deduplication::new("last").keep_last_if_active();
+        let _ = ours
+            .add(NewJob::new("last 1", &json!({}))?.deduplicated(last()))
+            .await?;
+        let _held = [
+            theirs.worker().build()?.take().await?.context("a job")?,
+            ours.worker().build()?.take().await?.context("a job")?,
+        ];
+        let code = "
+            for (const n of [2, 3]) await queue.add('last ' + n, { n }, { deduplication: { id: 'last', keepLastIfActive: true } });
+            for (const n of [1, 2]) await queue.add('newest ' + n, {}, { delay: 3600000, deduplication: { id: 'newest', ttl: n * 600000, replace: true } });
+            for (const n of [1, 3]) await queue.add('longer ' + n, {}, { deduplication: { id: 'longer', ttl: n * 600000, extend: true } });";
+        node_to_its_end(module, &side, &name, &["run", code]).await?;
+        for n in [2, 3] {
+            let job = NewJob::new(&format!("last {n}"), &json!({"n": n}))?.deduplicated(last());
+            assert!(matches!(ours.add(job).await?, Added::Deduplicated(_)));
+        }
+        for n in [1, 2] {
+            let rule = Deduplication::new("newest").ttl(minutes(10 * n)).replace();
+            let job = NewJob::new(&format!("newest {n}"), &json!({}))?
+                .delay(minutes(60))
+                .deduplicated(rule);
+            assert!(matches!(ours.add(job).await?, Added::New(_)));
+        }
+        for n in [1, 3] {
+            let rule = Deduplication::new("longer").ttl(minutes(10 * n)).extend();
+            let job = NewJob::new(&format!("longer {n}"), &json!({}))?.deduplicated(rule);
+            let _ = ours.add(job).await?;
+        }
+        let (theirs, ours) = (
+            deduplicated(&store, &theirs).await?,
+            deduplicated(&store, &ours).await?,
+        );
+        assert_eq!(theirs, ours, "{module}");
+        assert_eq!(ours["last keeps name"], json!("last 3"));
+        assert_eq!(ours["longer guards"], json!(["longer 1", 30]));
+    }
+    Ok(())
+}
+on!(rules_of_deduplication: replaced_extended_and_kept_jobs_are_as_node_leaves_them);
+
+/// A scheduler and its next job, without what differs from run to run.
+async fn scheduled(store: &Store, queue: &BullQueue, id: &str) -> Result<BTreeMap<String, Value>> {
+    let base = format!("{}:repeat", queue.base());
+    let turn: u64 = store.query(cmd("ZSCORE").arg(&base).arg(id)).await?;
+    let hash: BTreeMap<String, String> = store
+        .query(cmd("HGETALL").arg(format!("{base}:{id}")))
+        .await?;
+    let job = queue
+        .job(&format!("repeat:{id}:{turn}"))
+        .await?
+        .context("the next job")?;
+    let every = hash.contains_key("every");
+    let mut all = BTreeMap::new();
+    for (of, fields) in [("scheduler", hash), ("job", job)] {
+        for (field, value) in fields {
+            let value = match (field.as_str(), every) {
+                // The time at which it was made.
+                ("offset", true) | ("timestamp" | "delay", _) => json!("time"),
+                ("opts", _) => {
+                    let mut options: Value = serde_json::from_str(&value)?;
+                    for time in ["timestamp", "delay"] {
+                        options[time] = json!(options[time].is_number());
+                    }
+                    let job_id = options["jobId"]
+                        .as_str()
+                        .map(|id| id.ends_with(&turn.to_string()));
+                    options["jobId"] = json!(job_id);
+                    options
+                }
+                _ => json!(value),
+            };
+            all.insert(format!("{of} {field}"), value);
+        }
+    }
+    if !every {
+        all.insert("turn".to_owned(), json!(turn));
+    }
+    let due: Option<f64> = store
+        .query(
+            cmd("ZSCORE")
+                .arg(format!("{}:delayed", queue.base()))
+                .arg(format!("repeat:{id}:{turn}")),
+        )
+        .await?;
+    all.insert("is delayed".to_owned(), json!(due.is_some()));
+    Ok(all)
+}
+
+/// Schedulers that are made here are what Node would have written, and Node goes on with them.
+async fn schedulers(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    for module in MODULES {
+        let (name, theirs) = fresh(&store)?;
+        let (ours_name, ours) = fresh(&store)?;
+        let code = "
+            await queue.upsertJobScheduler('tick', { every: 3600000 }, { name: 't', data: { a: 1 }, opts: { attempts: 3 } });
+            await queue.upsertJobScheduler('bare', { every: 3600000, limit: 7 }, { name: 'b' });
+            await queue.upsertJobScheduler('night', { pattern: '30 4 * * *' }, { name: 'n', data: {} });
+            await queue.upsertJobScheduler('berlin', { pattern: '0 15 9-17/2 * * 1-5', tz: 'Europe/Berlin' }, { name: 'z', data: [1] });
+            await queue.upsertJobScheduler('gone', { pattern: '0 0 1 1 *' }, { name: 'g' });
+            await queue.removeJobScheduler('gone');";
+        node_to_its_end(module, &side, &name, &["run", code]).await?;
+        let hour = || Repeat::every(Duration::from_secs(3600));
+        let empty = json!({});
+        let template = |name: &str, data: &Value| NewJob::new(name, data);
+        let tick = template("t", &json!({"a": 1}))?.attempts(3);
+        ours.upsert_scheduler("tick", &hour()?, &tick).await?;
+        ours.upsert_scheduler("bare", &hour()?.limit(7), &template("b", &empty)?)
+            .await?;
+        ours.upsert_scheduler(
+            "night",
+            &Repeat::cron("30 4 * * *")?,
+            &template("n", &empty)?,
+        )
+        .await?;
+        let berlin = Repeat::cron("0 15 9-17/2 * * 1-5")?.time_zone("Europe/Berlin")?;
+        ours.upsert_scheduler("berlin", &berlin, &template("z", &json!([1]))?)
+            .await?;
+        ours.upsert_scheduler("gone", &Repeat::cron("0 0 1 1 *")?, &template("g", &empty)?)
+            .await?;
+        assert!(ours.remove_scheduler("gone").await?);
+        assert!(!ours.remove_scheduler("gone").await?);
+        for id in ["tick", "bare", "night", "berlin"] {
+            let (theirs, ours) = (
+                scheduled(&store, &theirs, id).await?,
+                scheduled(&store, &ours, id).await?,
+            );
+            assert_eq!(theirs, ours, "{module}: {id}");
+        }
+        for queue in [&theirs, &ours] {
+            assert_eq!(count(&store, "ZCARD", queue, "repeat").await?, 4);
+            assert_eq!(count(&store, "ZCARD", queue, "delayed").await?, 2);
+        }
+        // Another period replaces the job; the same once more changes nothing.
+        let often = Repeat::every(Duration::from_millis(200))?;
+        let first = ours.upsert_scheduler("tick", &often, &tick).await?;
+        assert_eq!(ours.upsert_scheduler("tick", &often, &tick).await?, first);
+        let (one, code) = (
+            "const one = await queue.getJobScheduler('tick'); if (one.every !== 200 || one.template.data.a !== 1) throw one;",
+            "await queue.removeJobScheduler('bare')",
+        );
+        node_to_its_end(module, &side, &ours_name, &["run", one]).await?;
+        node_to_its_end(module, &side, &ours_name, &["run", code]).await?;
+        let mut worker = node(module, &side, &ours_name, &["work"])?;
+        assert_eq!(worker.line().await?, "ready");
+        let mut ticks = 0;
+        while ticks < 3 {
+            ticks += usize::from(worker.line().await?.starts_with("done repeat:tick:"));
+        }
+        worker.wait().await?;
+    }
+    Ok(())
+}
+on!(schedulers: schedulers_made_here_are_what_node_would_write_and_node_goes_on_with_them);
+
+#[tokio::test]
+async fn a_scheduler_that_could_not_work_is_refused() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = BullQueue::new(&store, "mail")?;
+    let hour = Repeat::every(Duration::from_secs(3600))?;
+    assert!(Repeat::every(Duration::ZERO).unwrap_err().is_invalid());
+    assert!(Repeat::cron("often").unwrap_err().is_invalid());
+    assert!(hour.clone().time_zone("UTC").unwrap_err().is_invalid());
+    let zone = Repeat::cron("* * * * *")?.time_zone("Moon/Base");
+    assert!(zone.unwrap_err().is_invalid());
+    let job = || NewJob::new("t", &1);
+    for template in [
+        job()?.id("own")?,
+        job()?.delay(Duration::from_secs(1)),
+        job()?.deduplicate("d"),
+    ] {
+        let refused = queue.upsert_scheduler("tick", &hour, &template).await;
+        assert!(refused.unwrap_err().is_invalid());
+    }
+    let refused = queue.upsert_scheduler("", &hour, &job()?).await;
+    assert!(refused.unwrap_err().is_invalid());
+    let never = Repeat::cron("0 0 30 2 *")?;
+    let refused = queue.upsert_scheduler("never", &never, &job()?).await;
+    assert!(refused.unwrap_err().is_invalid());
+    assert_eq!(store.scan("*").await?, [""; 0]);
     Ok(())
 }

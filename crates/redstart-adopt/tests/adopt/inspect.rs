@@ -3,10 +3,16 @@
 use anyhow::{Context as _, Result};
 use redis::cmd;
 use redstart::Store;
-use redstart_adopt::{Budget, Inspector, Library, Payload, Plan, recognise};
-use redstart_testkit::{Kind, MonitorTap, Server};
+use redstart_adopt::{
+    Budget, Inspector, Library, Payload, Plan, recognise,
+    sidekiq::{Sidekiq, Times},
+};
+use redstart_testkit::{Foreign, Kind, Language, MonitorTap, Server, unique_namespace, wait_until};
 
-use crate::recognise::{fill, only_reads};
+use crate::{
+    Side, library, long, on,
+    recognise::{fill, only_reads},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_of_four_libraries_are_shown_without_a_write() -> Result<()> {
@@ -71,7 +77,7 @@ async fn queues_of_four_libraries_are_shown_without_a_write() -> Result<()> {
         assert!(error.is_invalid(), "{error}");
     }
     payloads_are_shown(&store).await?;
-    only_reads(tap, &["lindex", "hget", "hexists"]).await
+    only_reads(tap, &["lindex", "hget", "hexists", "hvals", "xrevrange"]).await
 }
 
 async fn payloads_are_shown(store: &Store) -> Result<()> {
@@ -107,6 +113,100 @@ async fn payloads_are_shown(store: &Store) -> Result<()> {
         matches!(rq.payload, Payload::Bytes { format: "zlib", .. }),
         "{rq:?}"
     );
+    Ok(())
+}
+
+/// Attempts, errors and ages of jobs that failed, that are tried again and that run, as each library leaves them.
+async fn failures(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    let name = unique_namespace("failures");
+    let port = side.port.to_string();
+    let mut python = Foreign::start(Language::Python, &library("failures.py"), &[&port, &name])?;
+    for module in ["bullmq5", "bullmq6"] {
+        let queue = format!("{name}-{module}");
+        let script = library("failures.js");
+        let mut node = Foreign::start(Language::Node, &script, &[module, &port, &queue])?;
+        assert_eq!(node.line().await?, "ready");
+        let subject = format!("bull:{queue}");
+        let inspector = Inspector::new(&store, Library::BullMq, &subject)?;
+        let overview = inspector.overview().await?;
+        assert!(overview.oldest_active_ms.is_some(), "{overview:?}");
+        assert!(overview.oldest_ms.is_some(), "of a priority: {overview:?}");
+        for (state, job) in [("failed", "fails"), ("delayed", "again")] {
+            let jobs = inspector.jobs(state, 0, 10).await?;
+            assert_eq!((jobs.len(), jobs[0].name.as_str()), (1, job));
+            assert_eq!(jobs[0].attempts, Some(1), "{jobs:?}");
+            assert_eq!(jobs[0].error.as_deref(), Some("no luck"));
+        }
+        node.wait().await?;
+    }
+    failures_of_sidekiq(&side, &store, &name).await?;
+
+    assert_eq!(python.line().await?, "ready");
+    let rq = Inspector::new(&store, Library::Rq, &format!("rq:queue:{name}"))?;
+    for (state, attempts, error) in [
+        (
+            "failed",
+            Some(1),
+            Some("ZeroDivisionError: division by zero"),
+        ),
+        // RQ keeps neither the number nor the reason of attempts that are followed by another one.
+        ("scheduled", None, None),
+    ] {
+        let jobs = rq.jobs(state, 0, 10).await?;
+        assert_eq!(jobs.len(), 1, "{state}");
+        assert_eq!(
+            (jobs[0].attempts, jobs[0].error.as_deref()),
+            (attempts, error),
+            "{state}"
+        );
+    }
+    let held = Inspector::new(&store, Library::Rq, &format!("rq:queue:{name}-held"))?;
+    let overview = held.overview().await?;
+    assert_eq!(overview.count("started"), 1);
+    assert!(
+        overview.oldest_active_ms.is_some_and(|ms| ms < 600_000),
+        "{overview:?}"
+    );
+    // The worker of Celery has taken the second attempt and waits until it is due.
+    let celery = Inspector::new(&store, Library::Celery, &name)?;
+    let task = wait_until("the second attempt to be taken", long(), async || {
+        let tasks = celery.jobs("unacked", 0, 100).await.ok()?;
+        tasks
+            .into_iter()
+            .find(|task| task.name == "shop.again" && task.attempts == Some(1))
+    })
+    .await?;
+    assert_eq!(task.error.as_deref(), Some("ValueError: no luck"));
+    let overview = celery.overview().await?;
+    assert!(overview.oldest_active_ms.is_some(), "{overview:?}");
+    python.wait().await?;
+    Ok(())
+}
+on!(failures: attempts_errors_and_ages_of_failed_and_running_jobs_are_shown);
+
+async fn failures_of_sidekiq(side: &Side, store: &Store, name: &str) -> Result<()> {
+    let none: [u8; 0] = [];
+    let sidekiq = Sidekiq::new(store, Times::Seconds).namespace(name);
+    for class in ["Again", "Hang"] {
+        sidekiq.push("q", class, &none).await?;
+    }
+    let port = side.port.to_string();
+    let script = library("sidekiq_worker.rb");
+    let ruby = Foreign::start(Language::Ruby, &script, &[&port, "q", name])?;
+    let inspector = Inspector::new(store, Library::Sidekiq, &format!("{name}:queue:q"))?;
+    let job = wait_until("a retry", long(), async || {
+        inspector.jobs("retry", 0, 1).await.ok()?.pop()
+    })
+    .await?;
+    assert_eq!((job.name.as_str(), job.attempts), ("Again", Some(1)));
+    assert_eq!(job.error.as_deref(), Some("no luck"));
+    // Processes of Sidekiq write down what they run with their heartbeats.
+    wait_until("the heartbeat of the process", long(), async || {
+        inspector.overview().await.ok()?.oldest_active_ms
+    })
+    .await?;
+    ruby.kill9();
     Ok(())
 }
 
@@ -164,7 +264,7 @@ async fn a_plan_has_steps_with_a_way_back_or_says_to_stay() -> Result<()> {
     let queue = plan
         .items
         .iter()
-        .find(|item| item.library == Library::BullMq)
+        .find(|item| item.library == Some(Library::BullMq))
         .context("the queue")?;
     let names: Vec<&str> = queue.steps.iter().map(|step| step.step).collect();
     assert_eq!(names, ["shadow", "share", "drain", "switch"]);
@@ -177,7 +277,7 @@ async fn a_plan_has_steps_with_a_way_back_or_says_to_stay() -> Result<()> {
     let sessions = plan
         .items
         .iter()
-        .find(|item| item.library == Library::ConnectRedis)
+        .find(|item| item.library == Some(Library::ConnectRedis))
         .context("sessions")?;
     assert!(sessions.advice.starts_with("Stay"));
     let names: Vec<&str> = sessions.steps.iter().map(|step| step.step).collect();

@@ -10,6 +10,7 @@
 //! caches.rs      entries of Django and of plain JSON, on both sides
 //! sidekiq.rs     our consumer of Sidekiq's queues
 //! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
+//! bullmq_beside.rs    our worker beside Node's: shared limits, leases, what Node reads of finished jobs
 //! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
 //! foreign_workers.rs  Sidekiq and Celery run what was sent from here
 //! inspect.rs     queues through one interface, and the plan
@@ -21,6 +22,7 @@
 
 mod bullmq;
 mod bullmq_as_node;
+mod bullmq_beside;
 mod caches;
 mod dialogue;
 mod foreign_workers;

@@ -134,7 +134,7 @@ async fn session_steps(store: &Store, plan: &Plan) -> Result<()> {
     let item = plan
         .items
         .iter()
-        .find(|item| item.library == Library::ConnectRedis);
+        .find(|item| item.library == Some(Library::ConnectRedis));
     let sessions = Migration::of(store, item.context("the sessions are in the plan")?)?;
     let report = done(&sessions).await?;
     assert!(
@@ -155,7 +155,7 @@ async fn queue_steps(store: &Store, plan: &Plan, old: &mut Foreign) -> Result<()
     let item = plan
         .items
         .iter()
-        .find(|item| item.library == Library::BullMq);
+        .find(|item| item.library == Some(Library::BullMq));
     let item = item.context("the queue is in the plan")?;
     let mail = Migration::of(store, item)?.wait(Duration::from_millis(100));
     done(&mail).await?;
@@ -204,7 +204,7 @@ async fn under_load(port: u16) -> Result<()> {
         long(),
         async || {
             let plan = Plan::of(&recognise(&store, &Budget::default()).await.ok()?);
-            let item = |library| plan.items.iter().find(|item| item.library == library);
+            let item = |library| plan.items.iter().find(|item| item.library == Some(library));
             let many = item(Library::ConnectRedis)?.subject.contains('*');
             (many && item(Library::BullMq).is_some()).then_some(plan)
         },
@@ -412,7 +412,7 @@ async fn the_way_back_writes_times_as_the_job_has_them() -> Result<()> {
         let item = plan
             .items
             .iter()
-            .find(|item| item.library == Library::Sidekiq);
+            .find(|item| item.library == Some(Library::Sidekiq));
         let queue = Migration::of(&store, item.context("the queue is in the plan")?)?;
         done(&queue).await?;
         done(&queue).await?;

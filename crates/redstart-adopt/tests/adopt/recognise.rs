@@ -1,6 +1,6 @@
 //! Recognition, on servers that the libraries themselves have written to.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result};
 use redis::cmd;
@@ -33,6 +33,12 @@ pub(crate) async fn fill(port: u16, store: &Store) -> Result<()> {
         let load = |_| async { Ok::<_, std::convert::Infallible>(Some("tea".to_owned())) };
         cache.get_or_load(product, load).await?;
     }
+    let orders = redstart::messaging::ReliableList::new(store, "shop", "orders")?;
+    orders.push("order 5001").await?;
+    let feeds = redstart::messaging::Ring::new(store, "shop", "feeds")?;
+    feeds.add("a").await?;
+    let calls = redstart::messaging::PriorityQueue::<String>::new(store, "shop", "calls")?;
+    calls.push(&"ann".to_owned(), 3).await?;
     Ok(())
 }
 
@@ -86,6 +92,7 @@ const EXPECTED: &[(&str, Library)] = &[
     ("stock:lock:*", Library::Redlock),
     ("payment:lock", Library::Redisson),
     ("login:*", Library::RateLimiterFlexible),
+    ("rlflx:*", Library::RateLimiterFlexible),
     ("rl:*", Library::ExpressRateLimit),
     ("LIMITS:LIMITER/api/*/*/*/hour", Library::Limits),
     ("LIMITS:LIMITER/web/*/*/*/hour", Library::Limits),
@@ -97,6 +104,9 @@ const EXPECTED: &[(&str, Library)] = &[
     ("views/old/*", Library::RailsCache),
     ("shop:*", Library::Redstart),
 ];
+
+/// What others could have written: named, but not surely.
+const WEAK: &[&str] = &["stock:lock:*", "login:*"];
 
 fn all_are_named_and_none_misnamed(recognition: &Recognition) {
     let told: Vec<String> = recognition
@@ -114,7 +124,9 @@ fn all_are_named_and_none_misnamed(recognition: &Recognition) {
         let named = recognition
             .found
             .iter()
-            .any(|one| one.library == *library && one.subject == *subject && one.confidence > 0.7);
+            .find(|one| one.library == *library && one.subject == *subject);
+        let weak = WEAK.contains(subject);
+        let named = named.is_some_and(|one| one.confidence > if weak { 0.6 } else { 0.7 });
         assert!(named, "{library} was not named for {subject}:\n{told}");
     }
     for one in recognition.found.iter().filter(|one| one.confidence > 0.5) {
@@ -149,6 +161,9 @@ fn every_key_has_its_owner(recognition: &Recognition) {
         ("dramatiq:__heartbeats__", Library::Dramatiq),
         ("shop:1:visits", Library::DjangoCache),
         ("shop:cache.product:{1}", Library::Redstart),
+        ("shop:list:{orders}", Library::Redstart),
+        ("shop:ring:{feeds}", Library::Redstart),
+        ("shop:priority:{calls}", Library::Redstart),
     ] {
         let owner = recognition.owner(key.as_bytes()).map(|one| one.library);
         assert_eq!(owner, Some(library), "{key}");
@@ -234,23 +249,79 @@ async fn every_library_is_named_and_none_misnamed_on_the_engines_listener() -> R
 }
 
 /// Names as the libraries have them, with contents of something else.
-#[tokio::test]
-async fn look_alikes_are_not_claimed() -> Result<()> {
-    let store = Store::connect("memory://").await?;
-    record(&store, include_str!("../libraries/look_alikes.txt")).await?;
-    let recognition = recognise(&store, &Budget::default()).await?;
-    for found in &recognition.found {
-        assert!(
-            found.confidence <= 0.7,
-            "{} claims {} with {}: {:?}",
-            found.library,
-            found.subject,
-            found.confidence,
-            found.evidence
-        );
-    }
+const LOOK_ALIKES: &str = include_str!("../libraries/look_alikes.txt");
+
+/// A token as redis-py makes one now, which others make too.
+fn recent_uuid(now: Duration) -> String {
+    // 100 ns since 15 October 1582.
+    let ticks = now.as_nanos() as u64 / 100 + 0x01b2_1dd2_1381_4000;
+    let (low, middle, high) = (
+        ticks & 0xffff_ffff,
+        ticks >> 32 & 0xffff,
+        ticks >> 48 & 0xfff,
+    );
+    format!("{low:08x}{middle:04x}1{high:03x}8f3902fc00000001")
+}
+
+async fn not_claimed(store: &Store) -> Result<()> {
+    let recognition = recognise(store, &Budget::default()).await?;
+    let claimed: Vec<String> = recognition
+        .found
+        .iter()
+        .filter(|found| found.confidence > 0.7)
+        .map(|found| {
+            format!(
+                "{} claims {} with {}",
+                found.library, found.subject, found.confidence
+            )
+        })
+        .collect();
+    assert!(claimed.is_empty(), "{}", claimed.join("\n"));
     assert!(recognition.sampled > 30);
     Ok(())
+}
+
+async fn look_alikes(port: u16) -> Result<()> {
+    let store = Store::connect(&format!("redis://127.0.0.1:{port}?timeout=10s")).await?;
+    record(&store, LOOK_ALIKES).await?;
+    let token = recent_uuid(store.time().await?);
+    let _: () = store.query(cmd("SET").arg("trace:17").arg(&token)).await?;
+    not_claimed(&store).await?;
+
+    // The same with the scripts of the libraries on the server: the libraries are used there, on other keys that are gone.
+    let port = port.to_string();
+    let scripts = ["specimens.js", "specimens.py"].map(library);
+    let _: () = store.query(&cmd("FLUSHALL")).await?;
+    Foreign::run(Language::Node, &scripts[0], &[&port]).await?;
+    Foreign::run(Language::Python, &scripts[1], &[&port]).await?;
+    let _: () = store.query(&cmd("FLUSHALL")).await?;
+    let (with_scripts, _) = LOOK_ALIKES
+        .split_once("# Without the scripts")
+        .context("the second part")?;
+    record(&store, with_scripts).await?;
+    let _: () = store.query(cmd("SET").arg("trace:17").arg(&token)).await?;
+    not_claimed(&store).await
+}
+
+mod look_alikes_are_not_claimed {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn redis() -> Result<()> {
+        let server = Server::builder(Kind::Redis).start().await?;
+        look_alikes(server.port()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn valkey() -> Result<()> {
+        let server = Server::builder(Kind::Valkey).start().await?;
+        look_alikes(server.port()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn engine() -> Result<()> {
+        look_alikes(served::open()?).await
+    }
 }
 
 /// A queue among many other keys is found by its jobs, although its index keys are not in the sample.

@@ -14,11 +14,11 @@ use redis::cmd;
 use redstart::Store;
 use redstart_adopt::sidekiq::{JobFailure, Sidekiq, SidekiqJob, Times};
 use redstart_testkit::{
-    Child, Foreign, Kind, Language, Proxy, child, figure, scale, unique_namespace, wait_until,
+    Child, Foreign, Language, Proxy, child, figure, scale, unique_namespace, wait_until,
 };
 use serde_json::{Value, json};
 
-use crate::{Side, library, long, on};
+use crate::{Side, dialogue::Dialogue, library, long, on};
 
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -50,7 +50,26 @@ where
     Ok(tokio::time::timeout(long(), consumer.run(handler, stop)).await??)
 }
 
-/// Consumers are killed with jobs in their hands. Every job runs.
+/// Ruby, which pushes jobs by its own `perform_async`.
+struct Pusher(Dialogue);
+
+impl Pusher {
+    fn start(side: &Side, app: &str) -> Result<Self> {
+        let port = side.port.to_string();
+        let args = [port.as_str(), "q", app];
+        Ok(Self(Dialogue::start(
+            Language::Ruby,
+            "sidekiq_push.rb",
+            &args,
+        )?))
+    }
+
+    async fn push(&mut self, jobs: u64) -> Result<Vec<String>> {
+        Ok(serde_json::from_value(self.0.ask(json!(jobs)).await?)?)
+    }
+}
+
+/// Consumers are killed with jobs in their hands, while a process of Ruby works on the same queue. Every job runs.
 async fn kills(side: Side) -> Result<()> {
     let rounds = scale(3, "adopt sidekiq kills");
     let store = side.store().await?;
@@ -91,18 +110,29 @@ async fn kills(side: Side) -> Result<()> {
         consumer.run(handler, std::future::pending()).await?;
         return Ok(());
     }
-    let mut pushed = BTreeSet::new();
+    let mut ruby = Pusher::start(&side, &app)?;
+    let port = side.port.to_string();
+    let _worker = Foreign::start(
+        Language::Ruby,
+        &library("sidekiq_worker.rb"),
+        &[&port, "q", &app],
+    )?;
+    let theirs = format!("{app}:ran:q");
+    let mut pushed: BTreeSet<String> = ruby.push(1).await?.into_iter().collect();
+    wait_until("Ruby to run a job", long(), async || {
+        (!list(&store, &theirs).await.ok()?.is_empty()).then_some(())
+    })
+    .await?;
     let mut in_hand = 0;
     for round in 0..rounds {
-        for n in 0..30 {
-            pushed.insert(sidekiq.push("q", "Charge", &[n]).await?);
-        }
         let mut consumer = Child::of(&side.test)
             .role("consumer")
             .env("ADOPT_QUEUE", &app)
             .env("ADOPT_PORT", &side.port.to_string())
             .spawn()?;
         assert_eq!(consumer.line().await?, "ready");
+        // Both sides take what they can get.
+        pushed.extend(ruby.push(30).await?);
         // Its own list, not those of consumers that were killed before.
         let own = format!("{app}:redstart:sidekiq:working:*:{}:*", consumer.pid());
         let jobs = async || -> Result<u64> {
@@ -122,12 +152,24 @@ async fn kills(side: Side) -> Result<()> {
         in_hand += jobs().await?;
     }
     ensure!(in_hand > 0, "no job was in the hands of a killed consumer");
+    let all = async || -> Result<Vec<String>> {
+        let ours = list(&store, &ran).await?;
+        Ok([ours, list(&store, &theirs).await?].concat())
+    };
     consume(&sidekiq, "q", &handler, async || {
-        let ran = list(&store, &ran).await.unwrap_or_default();
+        let ran = all().await.unwrap_or_default();
         ran.iter().collect::<BTreeSet<_>>().len() == pushed.len()
     })
     .await?;
-    let ran = list(&store, &ran).await?;
+    let (by_us, by_ruby) = (
+        list(&store, &ran).await?.len(),
+        list(&store, &theirs).await?.len(),
+    );
+    ensure!(
+        by_us > 0 && by_ruby > 1,
+        "{by_us} ran here, {by_ruby} in Ruby"
+    );
+    let ran = all().await?;
     let distinct: BTreeSet<String> = ran.iter().cloned().collect();
     ensure!(
         distinct == pushed,
@@ -140,7 +182,7 @@ async fn kills(side: Side) -> Result<()> {
         .await?;
     ensure!(waiting == 0, "{waiting} jobs still wait");
     figure(format!(
-        "{rounds} kills -9 of our Sidekiq consumer with {in_hand} jobs in hand, {} jobs, 0 lost, {} run again",
+        "{rounds} kills -9 of our Sidekiq consumer beside Ruby with {in_hand} jobs in hand, {} jobs from Ruby, {by_ruby} run by it, 0 lost, {} run again",
         pushed.len(),
         ran.len() - distinct.len()
     ));
@@ -148,44 +190,41 @@ async fn kills(side: Side) -> Result<()> {
 }
 on!(kills: no_job_of_sidekiq_is_lost_when_our_consumer_is_killed);
 
-/// What the same costs free Sidekiq: it takes jobs off their list before it runs them.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_of_free_sidekiq_loses_the_jobs_that_it_runs() -> Result<()> {
+/// What the same load costs free Sidekiq: it takes jobs off their list before it runs them.
+async fn free_kills(side: Side) -> Result<()> {
     let rounds = scale(1, "adopt sidekiq free kills");
-    let side = Side::of(Kind::Redis, "free").await?;
     let store = side.store().await?;
-    let queue = unique_namespace("free");
-    let sidekiq = Sidekiq::new(&store, Times::Seconds);
-    let none: [u8; 0] = [];
+    let app = unique_namespace("free");
+    let mut ruby = Pusher::start(&side, &app)?;
     let port = side.port.to_string();
-    let mut lost = 0;
+    let (ran, queue) = (format!("{app}:ran:q"), format!("{app}:queue:q"));
+    let mut pushed = 0;
     for round in 1..=rounds {
-        for _ in 0..2 {
-            sidekiq.push(&queue, "Hang", &none).await?;
-        }
+        pushed += ruby.push(30).await?.len();
         let worker = Foreign::start(
             Language::Ruby,
             &library("sidekiq_worker.rb"),
-            &[&port, &queue],
+            &[&port, "q", &app, "5", "hold"],
         )?;
-        let ran = format!("ran:{queue}");
-        wait_until("both jobs to begin", long(), async || {
-            let begun: u64 = store.query(cmd("LLEN").arg(&ran)).await.ok()?;
-            (begun >= 2 * round).then_some(())
+        wait_until("ten jobs to end and five to begin", long(), async || {
+            let ended = list(&store, &ran).await.ok()?.len() as u64;
+            let waiting = list(&store, &queue).await.ok()?.len() as u64;
+            let (pushed, before) = (pushed as u64, 15 * (round - 1));
+            (ended >= 10 * round && pushed - waiting - before >= 15).then_some(())
         })
         .await?;
         worker.kill9();
-        let waiting: u64 = store
-            .query(cmd("LLEN").arg(format!("queue:{queue}")))
-            .await?;
-        lost += 2 - waiting;
     }
-    assert_eq!(lost, 2 * rounds);
+    let ended: BTreeSet<String> = list(&store, &ran).await?.into_iter().collect();
+    let waiting = list(&store, &queue).await?.len();
+    let lost = pushed - waiting - ended.len();
+    assert_eq!(lost as u64, 5 * rounds);
     figure(format!(
-        "{rounds} kills -9 of free Sidekiq with {lost} jobs in hand, {lost} lost"
+        "{rounds} kills -9 of free Sidekiq with the same load, {lost} of {pushed} jobs lost"
     ));
     Ok(())
 }
+on!(free_kills: a_killed_process_of_free_sidekiq_loses_the_jobs_that_it_runs);
 
 /// Failures are in the retries and among the dead jobs as Sidekiq's own API shows them, and its buttons put them back.
 async fn as_the_page_shows(side: Side) -> Result<()> {
@@ -306,7 +345,7 @@ async fn as_the_page_shows(side: Side) -> Result<()> {
 }
 on!(as_the_page_shows: failures_are_shown_and_put_back_by_sidekiq_itself);
 
-/// Jobs from Ruby, run here; and a retry of ours, run by Ruby.
+/// A job that failed here is retried by Ruby.
 async fn beside_ruby(side: Side) -> Result<()> {
     let store = side.store().await?;
     let app = unique_namespace("beside");

@@ -2,13 +2,14 @@
 //
 //   node bullmq.js MODULE PORT QUEUE add N       adds N plain jobs, prints their ids
 //   node bullmq.js MODULE PORT QUEUE kinds       adds one job of each kind
-//   node bullmq.js MODULE PORT QUEUE work [ms]   runs jobs until its stdin closes; prints "done <id>"
+//   node bullmq.js MODULE PORT QUEUE work [ms [options]]   runs jobs until its stdin closes; prints "done <id>"; options of the worker as JSON;
+//                                                jobs named "fails" fail
 //   node bullmq.js MODULE PORT QUEUE listen      prints what QueueEvents hears
 //   node bullmq.js MODULE PORT QUEUE pause | resume
 //   node bullmq.js MODULE PORT QUEUE run CODE    runs CODE, which has `queue` and `flow`, a FlowProducer
 "use strict";
 
-const [module_, port, name, what, argument] = process.argv.slice(2);
+const [module_, port, name, what, argument, options] = process.argv.slice(2);
 const { Queue, Worker, QueueEvents, FlowProducer } = require(module_);
 const connection = { host: "127.0.0.1", port: Number(port), maxRetriesPerRequest: null };
 const closed = () => new Promise((resolve) => process.stdin.resume().on("end", resolve));
@@ -32,9 +33,17 @@ const actions = {
     await queue.add("once", {}, { deduplication: { id: "only" } });
     await queue.add("once", {}, { deduplication: { id: "only" } });
     await queue.add("a while", {}, { deduplication: { id: "while", ttl: 600000 } });
+    await queue.add("few lines", {}, { keepLogs: 5 });
+    await queue.add("some luck", {}, { attempts: 2, backoff: { type: "fixed", delay: 250, jitter: 0.5 } });
+    await queue.add("a day", {}, { removeOnComplete: { age: 86400 }, removeOnFail: { age: 3600, count: 20 } });
+    await queue.add("the last", {}, { deduplication: { id: "last", keepLastIfActive: true } });
+    await queue.add("replaced", {}, { deduplication: { id: "newest", ttl: 600000, extend: true, replace: true }, delay: 3600000 });
     const flow = new FlowProducer({ connection });
     await flow.add({ name: "parent", queueName: name, data: { p: 1 }, children: [
       { name: "child", queueName: name, data: { c: 1 }, opts: { failParentOnFailure: true } },
+      { name: "child that continues", queueName: name, data: {}, opts: { continueParentOnFailure: true } },
+      { name: "child that is ignored", queueName: name, data: {}, opts: { ignoreDependencyOnFailure: true } },
+      { name: "child that is forgotten", queueName: name, data: {}, opts: { removeDependencyOnFailure: true } },
     ] });
     await flow.close();
     await queue.close();
@@ -44,8 +53,9 @@ const actions = {
     const pause = Number(argument || 0);
     const worker = new Worker(name, async (job) => {
       if (pause) await new Promise((resolve) => setTimeout(resolve, pause));
+      if (job.name === "fails") throw new Error("no luck");
       return { by: "node", n: job.data && job.data.n };
-    }, { connection, concurrency: 4, lockDuration: 1500, stalledInterval: 700, maxStalledCount: 1000 });
+    }, { connection, concurrency: 4, lockDuration: 1500, stalledInterval: 700, maxStalledCount: 1000, ...JSON.parse(options || "{}") });
     worker.on("completed", (job) => console.log("done " + job.id));
     worker.on("error", () => {});
     await worker.waitUntilReady();

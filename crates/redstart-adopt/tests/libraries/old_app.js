@@ -2,8 +2,8 @@
 //
 //   node old_app.js PORT
 //
-// Works until it is told otherwise. Reads lines: "workers off", "workers on", "adders off" and "adders on" (answered with "ok"), and "end", which is answered with
-// JSON: how much was done, and the errors that were seen.
+// Works until it is told otherwise. Reads lines: "workers off", "workers on", "adders off", "adders on", and "pause MODULE" and "resume MODULE" of the queue
+// (answered with "ok"), and "end", which is answered with JSON: how much was done, and the errors that were seen.
 "use strict";
 
 const readline = require("readline");
@@ -17,6 +17,7 @@ const note = (error) => errors.push(String(error));
 const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 let ended = false;
 let adding = true;
+let adds = 0;
 let workers = [];
 const libraries = ["bullmq5", "bullmq6"].map(require);
 
@@ -34,8 +35,10 @@ async function add({ Queue }) {
   const queue = new Queue("mail", { connection });
   while (!ended) {
     if (adding) {
+      adds++;
       await queue.add("welcome", { n: done.added });
       done.added++;
+      adds--;
     }
     await rest(5);
   }
@@ -66,8 +69,17 @@ async function main() {
     if (line === "end") break;
     if (line === "workers off") await Promise.all(workers.map((worker) => worker.close()));
     if (line === "workers on") await hire();
-    if (line === "adders off") { adding = false; await rest(50); }
+    if (line === "adders off") {
+      adding = false;
+      while (adds > 0) await rest(5);
+    }
     if (line === "adders on") adding = true;
+    const [call, module] = line.split(" ");
+    if (call === "pause" || call === "resume") {
+      const queue = new (require(module).Queue)("mail", { connection });
+      await queue[call]();
+      await queue.close();
+    }
     console.log("ok");
   }
   ended = true;

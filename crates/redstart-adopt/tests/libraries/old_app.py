@@ -1,4 +1,4 @@
-"""An old application: a cache of plain JSON without TTLs, and a hand-made lock without a TTL.
+"""An old application: a cache of plain JSON without TTLs, and hand-made locks without a TTL: one is taken often, one is held for long.
 
     python old_app.py PORT
 
@@ -19,6 +19,7 @@ done = {"cache": 0, "lock": 0}
 errors = []
 locking, ended, idle = threading.Event(), threading.Event(), threading.Event()
 locking.set()
+client.set("lock:report", "host-1:4711")
 
 
 def cache():
@@ -68,8 +69,10 @@ for line in sys.stdin:
         idle.clear()
         locking.clear()
         idle.wait(60)
+        client.delete("lock:report")
         print("ok")
     elif line == "locks on":
+        client.set("lock:report", "host-1:4711")
         locking.set()
         print("ok")
     else:

@@ -38,3 +38,17 @@ class Hang
     sleep
   end
 end
+
+# Works for a moment, so that others get jobs too, and notes its id. Of a process that is to be killed the first ten end, and the others are in its hands.
+class Work
+  include Sidekiq::Worker
+  HOLD = ARGV[4] == "hold"
+  COUNT = Queue.new
+
+  def perform
+    COUNT << 1
+    sleep if HOLD && COUNT.size > 10
+    sleep 0.2
+    Sidekiq.redis { |redis| redis.rpush("ran:#{ARGV[1]}", jid) }
+  end
+end

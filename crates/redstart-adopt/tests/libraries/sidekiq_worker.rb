@@ -1,13 +1,13 @@
 # A Sidekiq process as the other side of a test.
 #
-#   ruby sidekiq_worker.rb PORT QUEUE [NAMESPACE]
+#   ruby sidekiq_worker.rb PORT QUEUE [NAMESPACE [CONCURRENCY [hold]]]
 #
-# With a namespace it runs one job at a time.
+# With a namespace it runs one job at a time, unless it is told otherwise. With "hold" it ends ten jobs of the class Work and keeps the others.
 
 require "sidekiq"
 require "sidekiq/cli"
 
-port, queue, namespace = ARGV
+port, queue, namespace, concurrency = ARGV
 Sidekiq.configure_server do |config|
   config.redis = { url: "redis://127.0.0.1:#{port}/0", namespace: namespace }.compact
   config.logger.level = Logger::FATAL
@@ -15,5 +15,5 @@ Sidekiq.configure_server do |config|
 end
 
 cli = Sidekiq::CLI.instance
-cli.parse(["-q", queue, "-c", namespace ? "1" : "2", "-r", File.join(__dir__, "sidekiq_job.rb")])
+cli.parse(["-q", queue, "-c", concurrency || (namespace ? "1" : "2"), "-r", File.join(__dir__, "sidekiq_job.rb")])
 cli.run

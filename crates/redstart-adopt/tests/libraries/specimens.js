@@ -49,6 +49,9 @@ async function flexible(client) {
   await limiter.consume("203.0.113.7");
   await limiter.consume("203.0.113.7");
   await limiter.consume("203.0.113.8", 2);
+  const unnamed = new RateLimiterRedis({ storeClient: client, points: 5, duration: 600 });
+  await unnamed.consume("203.0.113.7");
+  await unnamed.consume("203.0.113.8");
 }
 
 async function express(client) {

@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
         "a script of B leaves a job where A never looks",
     ],
     effect: "jobs are left behind or run twice while versions are mixed",
-    fix: "upgrade all producers and workers of a queue together",
+    fix: "upgrade all producers and workers of a queue together; until then pause and resume it by BullQueue::pause and BullQueue::resume of redstart-adopt",
     pattern: "keep BullMQ: upgrade all producers and workers of a queue together",
     check,
 };

@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
         "one of the two lists is overwritten",
     ],
     effect: "jobs in one of the lists are not run, or are lost at the next resume",
-    fix: "let all processes use one version; move the jobs by queue.add and remove the extra list",
+    fix: "resume the queue by BullQueue::resume of redstart-adopt, which merges both lists, or move the jobs first by `redstart adopt step`; then let all processes use one version",
     pattern: "keep BullMQ: let all processes use one version",
     check,
 };

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use anyhow::Context as _;
 use redis::AsyncCommands as _;
 use redstart_doctor::Report;
 use redstart_testkit::{Foreign, Kind, Language, Server, wait_until};
@@ -321,5 +322,53 @@ async fn a_name_in_a_log_makes_a_finding_less_sure_and_does_not_hide_it() -> any
         found.confidence < redstart_doctor::SURE && found.evidence.contains("BullMQ"),
         "{found:#?}"
     );
+    Ok(())
+}
+
+/// BullMQ 5 and 6 on one queue, as they leave it themselves: jobs in both lists, and a version that changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_versions_of_bullmq_on_one_queue_are_found() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let (port, script) = (server.port().to_string(), specimen("bullmq.js"));
+    let bullmq = async |module: &str, what: &[&str]| {
+        let args = [&[module, &port, "mail"], what].concat();
+        Foreign::run(Language::Node, &script, &args).await
+    };
+    for (module, what) in [
+        ("bullmq6", &["pause"][..]),
+        ("bullmq6", &["add", "10"]),
+        ("bullmq5", &["add", "5"]),
+    ] {
+        bullmq(module, what).await?;
+    }
+    let report = examine(doctor(&server.url()).sampled()).await?;
+    let finding = report
+        .findings
+        .iter()
+        .find(|finding| finding.rule == "bullmq-paused-and-waiting");
+    let finding = finding.context("jobs in both lists")?;
+    assert_eq!(finding.evidence, "10 jobs wait and 5 are paused");
+
+    let code = "
+        const [five, six] = ['bullmq5', 'bullmq6'].map((name) => process.mainModule.require(name));
+        console.log('mixed');
+        for (let n = 0; n < 2000; n++) {
+          const mail = new (n % 2 ? five : six).Queue('mail', { connection: queue.opts.connection });
+          await mail.add('plain', {});
+          await mail.close();
+        }";
+    let args = ["bullmq5", &port, "mail", "run", code];
+    let mut mixed = Foreign::start(Language::Node, &script, &args)?;
+    assert_eq!(mixed.line().await?, "mixed");
+    wait_until(
+        "the version to change",
+        Duration::from_secs(100),
+        async || {
+            let report = examine(doctor(&server.url()).sampled()).await.ok()?;
+            has(&report, "bullmq-mixed-versions").then_some(())
+        },
+    )
+    .await?;
+    mixed.kill9();
     Ok(())
 }
