@@ -2,7 +2,9 @@
 
 mod fill;
 mod mutant;
+mod naive;
 mod omission;
 mod overhead;
 mod pattern;
+mod ramp;
 mod verdict;
