@@ -1,19 +1,23 @@
 //! Every pattern holds under load, and nothing is left behind.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use redstart::Store;
 use redstart_load::{Length, Live, Pace, Report, Settings, all, find, run_on};
-use redstart_testkit::{Backend, matrix, scale};
+use redstart_testkit::{Backend, figure, matrix, scale};
 
-/// Few operations of many clients on few keys: enough for clients to meet, and quick on a busy machine.
+/// Few operations of many clients on few keys: enough for clients to meet, and quick on a busy machine. A campaign gives each
+/// pattern a time instead.
 fn settings() -> Settings {
     Settings {
         pace: Pace::Closed { clients: 16 },
-        length: Length::Operations(scale(400, "bench operations")),
+        length: match scale(0, "bench seconds") {
+            0 => Length::Operations(scale(400, "bench operations")),
+            seconds => Length::Time(Duration::from_secs(seconds)),
+        },
         keys: 8,
         // Figures of a server that tests share are no figures.
-        idle: std::time::Duration::ZERO,
+        idle: Duration::ZERO,
         ..Settings::default()
     }
 }
@@ -34,7 +38,13 @@ matrix! {
         for pattern in all() {
             let report = bench(backend, &store, pattern.name()).await?;
             assert!(report.held, "{}: {:?}", report.pattern, report.broken);
-            assert_eq!(report.operations, scale(400, "bench operations"), "{}", report.pattern);
+            match settings().length {
+                Length::Operations(wanted) => assert_eq!(report.operations, wanted, "{}", report.pattern),
+                _ => figure(format!(
+                    "{}: {} operations in {:.1} s, {}",
+                    report.pattern, report.operations, report.seconds, report.invariant
+                )),
+            }
             assert!(report.errors.is_empty(), "{}: {:?}", report.pattern, report.errors);
             let rising = [report.p50_us, report.p99_us, report.p999_us, report.max_us];
             assert!(report.p50_us > 0.0 && rising.is_sorted(), "{}: {rising:?}", report.pattern);
