@@ -181,7 +181,7 @@ struct Early {
     claims: Claims,
 }
 
-const EARLY_TTL: Duration = Duration::from_secs(1);
+const EARLY_TTL: Duration = Duration::from_secs(2);
 
 impl Early {
     async fn open(bed: &Bed) -> Result<Self> {
