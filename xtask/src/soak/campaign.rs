@@ -340,12 +340,25 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "capacity",
-        about: "a million entities of several patterns against what the table of costs predicts",
+        about: "a million entities of each kind, ten million of the small ones, against what the table of costs predicts",
         package: "redstart-load",
         test: "load",
-        filter: "predicted",
+        filter: "memory_o",
         scale: 1,
-        counts: &[("FILL_ENTITIES", 1_000_000)],
+        counts: &[
+            ("FILL_ENTITIES", 1_000_000),
+            ("SMALL_ENTITIES", 10_000_000),
+            ("TEST_SECONDS", 14_400),
+        ],
+    },
+    Campaign {
+        name: "capacity-cpu",
+        about: "CPU per operation of each pattern against the table of costs; `--release`, on the machine of the table",
+        package: "redstart-load",
+        test: "load",
+        filter: "cpu_is_predicted",
+        scale: 1,
+        counts: &[("CPU_SECONDS", 3), ("TEST_SECONDS", 7200)],
     },
     Campaign {
         name: "places",
