@@ -212,19 +212,80 @@ async fn the_keys_of_several_processes_are_removed_when_they_are_ended() -> anyh
     ended_by(terminate, &["--processes", "2"]).await
 }
 
-#[test]
-fn two_stores_side_by_side_and_a_ramp() -> anyhow::Result<()> {
-    let both = bench(&["counter", "--against", "memory://other"]).output()?;
+/// A finished bench that must not block the tasks of a test's servers.
+async fn output(args: Vec<String>) -> anyhow::Result<Output> {
+    let run = tokio::task::spawn_blocking(move || {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        bench(&args).output()
+    });
+    Ok(run.await??)
+}
+
+fn strings(args: &[&str]) -> Vec<String> {
+    args.iter().map(|arg| (*arg).to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_side_by_side_are_both_under_load_and_both_empty_afterwards()
+-> anyhow::Result<()> {
+    let redis = Server::builder(Kind::Redis).start().await?;
+    let valkey = Server::builder(Kind::Valkey).start().await?;
+    let (one, other) = (redis.url(), valkey.url());
+    let args = ["counter", "--url", &one, "--against", &other];
+    let both = output(strings(&args)).await?;
+    assert!(both.status.success(), "{}", text(&both.stderr));
     let report = objects(&both).remove(0);
+    for (side, name) in [(&report, "redis"), (&report["against"], "valkey")] {
+        let server = side["server"].as_str().unwrap_or_default();
+        assert!(server.starts_with(name), "{server:?}: {side}");
+        assert_eq!(side["operations"], 400, "{side}");
+        assert_eq!(side["held"], true, "{side}");
+    }
+    for server in [&redis, &valkey] {
+        assert!(server.info("cmdstat_evalsha").await?.contains("calls="));
+        assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_report_of_two_processes_is_their_sum() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = server.url();
+    let mut args = redstart(&["bench", "counter", "--json", "--operations", "401"]);
+    args.args(["--clients", "8", "--keys", "8", "--processes", "2"]);
+    args.args(["--url", &url]);
+    let output = tokio::task::spawn_blocking(move || args.output()).await??;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = objects(&output).remove(0);
+    // Each process has keys of its own, and warms up with some operations that are not counted.
+    let sum = ["operations", "processes", "clients", "entities"];
+    let sum = sum.map(|field| report[field].as_u64().unwrap_or(0));
+    assert_eq!(sum, [401, 2, 16, 16], "{report}");
+    assert_eq!(report["held"], true, "{report}");
     assert!(
-        report["against"]["ops_per_second"]
+        report["ops_per_second"]
             .as_f64()
-            .is_some_and(|rate| rate > 0.0),
+            .is_some_and(|rate| rate > 0.0)
+            && report["p50_us"].as_f64() <= report["max_us"].as_f64(),
         "{report}"
     );
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
+    Ok(())
+}
+
+#[test]
+fn a_ramp_has_its_steps_and_its_knee() -> anyhow::Result<()> {
     let ramp = bench(&["counter", "--ramp"]).output()?;
     let report = objects(&ramp).remove(0);
-    let steps = report["ramp"].as_array().map_or(0, Vec::len);
-    assert!(steps >= 1 && report["knee"]["load"].is_number(), "{report}");
+    let steps = report["ramp"].as_array().cloned().unwrap_or_default();
+    let loads: Vec<f64> = steps
+        .iter()
+        .filter_map(|step| step["load"].as_f64())
+        .collect();
+    let doubled = loads.windows(2).all(|pair| pair[1] == 2.0 * pair[0]);
+    assert!(loads.first() == Some(&1.0) && doubled, "{report}");
+    let knee = report["knee"]["load"].as_f64();
+    assert!(knee.is_some_and(|knee| loads.contains(&knee)), "{report}");
     Ok(())
 }

@@ -26,7 +26,7 @@ pub use alternative::Alternative;
 pub use character::{Character, Spreading, character};
 pub use cost::{CostTable, EntityCost, PatternCost, Point, ServerCosts};
 pub use fill::{Filling, fillings};
-pub use measure::{measure, measure_fill};
+pub use measure::{measure, measure_cost, measure_fill};
 pub use need::{Need, Wanted, quantity};
 pub use page::{naive_reports, page};
 pub use plan::{Failover, Limits, NeedCost, Plan, plan};

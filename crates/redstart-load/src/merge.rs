@@ -22,9 +22,10 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
             .collect();
         (!seen.is_empty()).then(|| seen.iter().sum::<f64>() / seen.len() as f64 / all)
     };
-    let (server, network) = (
+    let (server, network, messages) = (
         whole(|report| report.server_us_per_op),
         whole(|report| report.network_bytes_per_op),
+        whole(|report| report.messages_per_op),
     );
     let trips = reports
         .iter()
@@ -70,6 +71,7 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
     }
     report.server_us_per_op = server;
     report.network_bytes_per_op = network;
+    report.messages_per_op = messages;
     report.round_trips_per_op = trips;
     report.client_us_per_op = Some(own / all);
     report.errors = errors;

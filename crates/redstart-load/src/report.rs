@@ -99,6 +99,10 @@ pub struct Report {
     /// Bytes on the network per operation, both directions together, as the server counts them.
     #[serde(default)]
     pub network_bytes_per_op: Option<f64>,
+    /// Messages that were published per operation; each goes to every process that listens. `null` if the server does not
+    /// tell.
+    #[serde(default)]
+    pub messages_per_op: Option<f64>,
     /// CPU time of this process per operation in microseconds.
     #[serde(default)]
     pub client_us_per_op: Option<f64>,

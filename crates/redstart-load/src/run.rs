@@ -257,6 +257,10 @@ fn cost(
     };
     let moved = figures.net_in + figures.net_out;
     report.network_bytes_per_op = (moved > 0).then(|| moved as f64 / operations);
+    report.messages_per_op = (!figures.commands.is_empty()).then(|| {
+        let calls = |command: &str| figures.commands.get(command).map_or(0, |(calls, _)| *calls);
+        (calls("publish") + calls("spublish")) as f64 / operations
+    });
     let mut commands: Vec<_> = figures
         .commands
         .iter()

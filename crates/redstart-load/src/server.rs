@@ -98,6 +98,23 @@ impl Servers {
         sum.memory
     }
 
+    /// Memory in use without the buffers of connections, and how many removed values are still to be freed: a server does
+    /// that in the background.
+    pub(crate) async fn data_memory(&self) -> Option<(u64, u64)> {
+        let (mut memory, mut pending) = (0, 0);
+        for node in &self.nodes {
+            let text = node.info("memory").await?;
+            let field = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name));
+                line.and_then(|value| value.trim_end().parse::<u64>().ok())
+            };
+            let buffers = field("mem_clients_normal:").unwrap_or(0);
+            memory += field("used_memory:")?.saturating_sub(buffers);
+            pending += field("lazyfree_pending_objects:").unwrap_or(0);
+        }
+        Some((memory, pending))
+    }
+
     /// The server's name and version.
     pub(crate) async fn version(&self) -> String {
         version(&self.store).await

@@ -161,10 +161,14 @@ impl Tally {
         self.done.load(Ordering::Relaxed)
     }
 
+    /// The most that these outcomes can have led to.
+    pub(crate) fn most(&self) -> u64 {
+        self.done() + self.unknown.load(Ordering::Relaxed)
+    }
+
     /// Whether `seen` is what these outcomes can have led to.
     pub(crate) fn explains(&self, seen: u64) -> bool {
-        let done = self.done();
-        (done..=done + self.unknown.load(Ordering::Relaxed)).contains(&seen)
+        (self.done()..=self.most()).contains(&seen)
     }
 
     /// For messages.
@@ -292,6 +296,31 @@ async fn until<F: Future<Output = Result<bool>>>(mut holds: impl FnMut() -> F) -
         }
         if tokio::time::Instant::now() >= deadline {
             return Ok(false);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Polls while a count grows, until it is what is wanted; gives up when it has not grown for [`WAIT`].
+async fn grows_to<F: Future<Output = Result<u64>>>(
+    wanted: u64,
+    mut count: impl FnMut() -> F,
+) -> Result<()> {
+    let mut last = 0;
+    loop {
+        let grown = until(|| {
+            let counted = count();
+            async move {
+                let now = counted.await?;
+                Ok(now >= wanted || now > last)
+            }
+        });
+        if !grown.await? {
+            return Ok(());
+        }
+        last = count().await?;
+        if last >= wanted {
+            return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -24,6 +24,10 @@ pub struct ServerCosts {
     pub machine: String,
     /// How the client was built; on the embedded engine that is the server too.
     pub build: String,
+    /// How busy the machine was before the measurement began: the load average of a minute, if the system tells. Other
+    /// programs make operations dearer, because they share caches and cores.
+    #[serde(default)]
+    pub load: Option<f64>,
     /// What an operation of each pattern costs.
     pub patterns: Vec<PatternCost>,
     /// What an entity of each kind takes.
@@ -41,6 +45,9 @@ pub struct PatternCost {
     pub round_trips_per_op: Option<f64>,
     /// Bytes in both directions; `null` where there is no network.
     pub network_bytes_per_op: Option<f64>,
+    /// Messages that are published; each goes to every process that listens.
+    #[serde(default)]
+    pub messages_per_op: Option<f64>,
     /// The share of writes.
     pub writes: f64,
 }

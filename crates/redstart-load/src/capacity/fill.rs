@@ -1,20 +1,26 @@
 //! Filling a store with entities, to weigh them.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, pin::Pin, sync::Arc, time::Duration};
 
-use jiff::civil::Date;
+use jiff::{civil::Date, tz::TimeZone};
 use redstart::{
     Error, Result, Store,
-    caching::{Cache, Loaded},
+    caching::{
+        Cache, Changes, Load, Loaded, Put as Write, Sink, SinkClaim, SinkError, SortedView,
+        WriteBehind,
+    },
     commerce::{Request, Stock},
     counting::{Activity, CheckIns, Counter, Keep, Uniques},
     key::Keys,
     limiting::{Algorithm, Limiter, Quota},
     location::{Places, Position},
-    locking::{FenceToken, FencedValues, Mutex},
+    locking::{FairMutex, FenceToken, FencedValues, LegacyLock, Mutex, RwLock, Semaphore},
     membership::Bloom,
-    messaging::{EventStream, Job, NotifySet, PriorityQueue, Queue, ReliableList, Ring},
-    ranking::{Leaderboard, Policy, ShardedLeaderboard, WeightedChoice},
+    messaging::{
+        EventStream, Job, JobContext, NotifySet, PriorityQueue, Queue, ReliableList, Ring, Verdict,
+        Worker,
+    },
+    ranking::{Leaderboard, Period, Policy, ShardedLeaderboard, WeightedChoice},
     redis,
     sessions::{Sessions, Trail},
     social::Graph,
@@ -23,8 +29,15 @@ use redstart::{
 use serde::{Deserialize, Serialize};
 
 type Future<T> = Pin<Box<dyn std::future::Future<Output = Result<T>> + Send>>;
-/// Puts one entity, by its number.
-pub(super) type Put = Arc<dyn Fn(u64) -> Future<()> + Send + Sync>;
+
+/// How a store is filled with entities of one kind.
+#[derive(Clone)]
+pub(super) struct Fill {
+    /// Puts one entity, by its number.
+    pub(super) put: Arc<dyn Fn(u64) -> Future<()> + Send + Sync>,
+    /// Waits until so many entities are as they will stay.
+    pub(super) end: Arc<dyn Fn(u64) -> Future<()> + Send + Sync>,
+}
 
 /// A kind of entity that can be weighed.
 pub struct Filling {
@@ -34,7 +47,7 @@ pub struct Filling {
     values: &'static [u64],
     /// How many entities are enough, for the first value; fewer of larger ones.
     count: u64,
-    open: fn(Store, String, u64) -> Future<Put>,
+    open: fn(Store, String, u64) -> Future<Fill>,
 }
 
 impl std::fmt::Debug for Filling {
@@ -64,12 +77,15 @@ impl Filling {
         self.values
     }
 
-    /// How many entities are filled in to measure.
-    pub fn count(&self) -> u64 {
-        self.count
+    /// How many entities are filled in to measure them at a value of the parameter. Larger entities need fewer of them, but
+    /// not so few that the server's own buffers weigh.
+    pub fn count(&self, value: u64) -> u64 {
+        let first = self.values.first().copied().unwrap_or(0).max(1);
+        let larger = (value / first).clamp(1, 4);
+        (self.count / larger).max(self.count.min(8))
     }
 
-    pub(super) async fn open(&self, store: &Store, namespace: &str, value: u64) -> Result<Put> {
+    pub(super) async fn open(&self, store: &Store, namespace: &str, value: u64) -> Result<Fill> {
         (self.open)(store.clone(), namespace.to_owned(), value).await
     }
 }
@@ -92,10 +108,24 @@ fn text(bytes: u64) -> String {
     "x".repeat(bytes as usize)
 }
 
-/// A filling: what is made once, then what is done for entity `n`.
+/// A filling: what is made once, then what is done for entity `n`, and what is waited for at the end.
 macro_rules! filling {
     ($kind:literal, $entity:literal, $parameter:expr, $values:expr, $count:expr,
      |$store:ident, $namespace:ident, $value:ident| $open:expr, |$one:ident, $n:ident| $put:expr) => {
+        filling!(
+            $kind,
+            $entity,
+            $parameter,
+            $values,
+            $count,
+            |$store, $namespace, $value| $open,
+            |$one, $n| $put,
+            |_made, _all| {}
+        )
+    };
+    ($kind:literal, $entity:literal, $parameter:expr, $values:expr, $count:expr,
+     |$store:ident, $namespace:ident, $value:ident| $open:expr, |$one:ident, $n:ident| $put:expr,
+     |$made:ident, $all:ident| $end:expr) => {
         Filling {
             kind: $kind,
             entity: $entity,
@@ -106,14 +136,23 @@ macro_rules! filling {
                 Box::pin(async move {
                     let _ = $value;
                     let made = Arc::new($open);
-                    let put: Put = Arc::new(move |$n: u64| {
-                        let $one = made.clone();
-                        Box::pin(async move {
-                            $put;
-                            Ok(())
-                        })
-                    });
-                    Ok(put)
+                    let ended = made.clone();
+                    Ok(Fill {
+                        put: Arc::new(move |$n: u64| {
+                            let $one = made.clone();
+                            Box::pin(async move {
+                                $put;
+                                Ok(())
+                            })
+                        }),
+                        end: Arc::new(move |$all: u64| {
+                            let $made = ended.clone();
+                            Box::pin(async move {
+                                $end;
+                                Ok(())
+                            })
+                        }),
+                    })
                 })
             },
         }
@@ -128,6 +167,59 @@ struct Task {
 impl Job for Task {
     const NAME: &'static str = "task";
 }
+
+/// A database that never answers: what is written behind stays in the log.
+#[derive(Clone)]
+struct NoSink;
+
+impl Sink<Vec<u8>> for NoSink {
+    async fn claim(&self, _: &str, _: u32) -> Result<SinkClaim, SinkError> {
+        Err(SinkError::Fenced)
+    }
+
+    async fn apply(&self, _: &Changes<Vec<u8>>) -> Result<(), SinkError> {
+        Err(SinkError::Fenced)
+    }
+
+    async fn load(&self, _: &str) -> Result<Option<Vec<u8>>, SinkError> {
+        Ok(None)
+    }
+}
+
+/// A queue whose jobs all die at their first attempt.
+struct Dying {
+    queue: Queue,
+    /// It ends with the filling.
+    _worker: Worker,
+    payload: u64,
+}
+
+impl Dying {
+    async fn open(store: &Store, namespace: &str, payload: u64) -> Result<Self> {
+        let queue = Queue::new(store, namespace, "tasks")?;
+        let worker = queue
+            .worker(|_: Task, _: JobContext| async { Verdict::dead("refused") })
+            .concurrency(64)
+            .start()
+            .await?;
+        Ok(Self {
+            queue,
+            _worker: worker,
+            payload,
+        })
+    }
+
+    /// Waits until all jobs are dead letters.
+    async fn all(&self, jobs: u64) -> Result<()> {
+        let inspect = self.queue.inspect();
+        while inspect.counts().await?.dead < jobs {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
+
+const ONE: NonZeroU32 = NonZeroU32::MIN;
 
 fn limiter(store: &Store, namespace: &str, algorithm: Algorithm) -> Result<Limiter> {
     let quota = Quota::per(100, Duration::from_secs(86_400));
@@ -225,6 +317,74 @@ pub fn fillings() -> Vec<Filling> {
             }
         ),
         filling!(
+            "fair_lock",
+            "held lock",
+            None,
+            &[0],
+            MANY,
+            |store, ns, value| (store, ns),
+            |it, n| {
+                let lock = FairMutex::builder(&it.0, &it.1, &user(n))
+                    .ttl(LONG)
+                    .without_renewal()
+                    .build()?;
+                if let Some(guard) = lock.try_lock().await? {
+                    std::mem::forget(guard);
+                }
+            }
+        ),
+        filling!(
+            "rw_lock",
+            "lock that a writer holds",
+            None,
+            &[0],
+            MANY,
+            |store, ns, value| (store, ns),
+            |it, n| {
+                let lock = RwLock::builder(&it.0, &it.1, &user(n))
+                    .ttl(LONG)
+                    .without_renewal()
+                    .build()?;
+                if let Some(guard) = lock.try_write().await? {
+                    std::mem::forget(guard);
+                }
+            }
+        ),
+        filling!(
+            "legacy_lock",
+            "held lock",
+            None,
+            &[0],
+            MANY,
+            |store, ns, value| (store, ns),
+            |it, n| {
+                let lock = LegacyLock::builder(&it.0, &it.1, &user(n))
+                    .ttl(LONG)
+                    .without_renewal()
+                    .build()?;
+                if let Some(guard) = lock.try_lock().await? {
+                    std::mem::forget(guard);
+                }
+            }
+        ),
+        filling!(
+            "semaphore",
+            "semaphore with one holder",
+            None,
+            &[0],
+            MANY,
+            |store, ns, value| (store, ns),
+            |it, n| {
+                let semaphore = Semaphore::builder(&it.0, &it.1, &user(n), ONE)
+                    .ttl(LONG)
+                    .without_renewal()
+                    .build()?;
+                if let Some(permit) = semaphore.try_acquire().await? {
+                    std::mem::forget(permit);
+                }
+            }
+        ),
+        filling!(
             "fencing",
             "value",
             Some("bytes of the value"),
@@ -256,6 +416,86 @@ pub fn fillings() -> Vec<Filling> {
             }
         ),
         filling!(
+            "cache_tags",
+            "row with a tag",
+            Some("bytes of the row"),
+            PAYLOADS,
+            MANY,
+            |store, ns, value| (
+                Cache::<str, Vec<u8>>::builder(&store, &ns, "row")
+                    .ttl(LONG)
+                    .build()?,
+                body(value)
+            ),
+            |it, n| {
+                let row = it.1.clone();
+                it.0.get_or_load(&*user(n), move |load: Load| async move {
+                    load.tag(format!("tag-{}", n % 16))?;
+                    Ok::<_, Error>(Loaded::Found(row))
+                })
+                .await?;
+            }
+        ),
+        filling!(
+            "negative_cache",
+            "missing row",
+            None,
+            &[0],
+            MANY,
+            |store, ns, value| Cache::<str, Vec<u8>>::builder(&store, &ns, "row")
+                .ttl(LONG)
+                .negative_ttl(LONG)
+                .build()?,
+            |it, n| {
+                it.get_or_load(&*user(n), |_| async { Ok::<_, Error>(Loaded::Absent) })
+                    .await?;
+            }
+        ),
+        filling!(
+            "write_behind",
+            "row whose write waits",
+            Some("bytes of the row"),
+            PAYLOADS,
+            MANY,
+            |store, ns, value| (
+                WriteBehind::<str, Vec<u8>>::builder(&store, &ns, "row", NoSink)
+                    .max_lag(1 << 40)
+                    .build()?,
+                body(value)
+            ),
+            |it, n| {
+                let _: Write = it.0.put(&user(n), &it.1).await?;
+            }
+        ),
+        filling!(
+            "sorted_view",
+            "view",
+            Some("rows"),
+            &[100, 1000],
+            512,
+            |store, ns, value| (store, ns, value),
+            // The members that are sorted belong to the application: they are removed again.
+            |it, n| {
+                let view = SortedView::builder(
+                    &it.0,
+                    &it.1,
+                    &format!("view-{n:08}"),
+                    &format!("source-{n}"),
+                )
+                .ttl(LONG)
+                .build()?;
+                let mut add = redis::cmd("SADD");
+                add.arg(view.source());
+                for member in 0..it.2 {
+                    add.arg(1_000_000 + member);
+                }
+                it.0.query::<()>(&add).await?;
+                let _ = view.page(0..1).await?;
+                let mut remove = redis::cmd("UNLINK");
+                it.0.query::<()>(remove.arg(view.source())).await?;
+            }
+        ),
+        filling!(
             "check_ins",
             "user",
             Some("days that are kept"),
@@ -273,10 +513,12 @@ pub fn fillings() -> Vec<Filling> {
             "page and day",
             Some("visitors"),
             &[100, 1000, 10_000, 20_000],
-            512,
+            // At a thousand visitors a few sketches are dense already, which only many of them show.
+            2048,
             |store, ns, value| (Uniques::new(&store, &ns, "visitors", Keep::Forever)?, value),
+            // Small requests, so that the buffers of connections weigh little.
             |it, n| {
-                for chunk in (0..it.1).collect::<Vec<_>>().chunks(500) {
+                for chunk in (0..it.1).collect::<Vec<_>>().chunks(50) {
                     let ids: Vec<String> =
                         chunk.iter().map(|id| user(id + n * 1_000_000)).collect();
                     let _ = it.0.add(&user(n), day(0), &ids).await?;
@@ -292,7 +534,7 @@ pub fn fillings() -> Vec<Filling> {
             |store, ns, value| (Keys::new(&ns, "set")?, store, value),
             |it, n| {
                 let entity = it.0.entity(&user(n))?;
-                for chunk in (0..it.2).collect::<Vec<_>>().chunks(500) {
+                for chunk in (0..it.2).collect::<Vec<_>>().chunks(50) {
                     let mut add = redis::cmd("SADD");
                     add.arg(entity.key());
                     for id in chunk {
@@ -346,6 +588,19 @@ pub fn fillings() -> Vec<Filling> {
             }
         ),
         filling!(
+            "period_leaderboard",
+            "member",
+            None,
+            &[0],
+            MANY,
+            |store, ns, value| Leaderboard::builder(&store, &ns, "board")
+                .period(Period::Month, TimeZone::UTC, LONG)
+                .build()?,
+            |it, n| {
+                it.submit(&user(n), n as f64 * 7.0, Policy::Best).await?;
+            }
+        ),
+        filling!(
             "sharded_leaderboard",
             "member",
             None,
@@ -363,7 +618,7 @@ pub fn fillings() -> Vec<Filling> {
             "member",
             None,
             &[0],
-            8192,
+            6144,
             |store, ns, value| WeightedChoice::new(&store, &ns, "loot")?,
             |it, n| {
                 it.set(&user(n), n + 1).await?;
@@ -391,11 +646,9 @@ pub fn fillings() -> Vec<Filling> {
             &[0],
             MANY,
             |store, ns, value| Graph::new(&store, &ns, "people")?,
-            // Each account follows twelve, as one follower list among many.
+            // Each account follows twelve others and is followed by twelve.
             |it, n| {
-                let _ = it
-                    .follow(&user(n / 12), &user((n / 12 + 1 + n % 12) % 2048))
-                    .await?;
+                let _ = it.follow(&user(n / 12), &user(n / 12 + 1 + n % 12)).await?;
             }
         ),
         filling!(
@@ -434,6 +687,35 @@ pub fn fillings() -> Vec<Filling> {
                     })
                     .await?;
             }
+        ),
+        filling!(
+            "delayed_jobs",
+            "job",
+            Some("bytes of the payload"),
+            PAYLOADS,
+            MANY,
+            |store, ns, value| (Queue::new(&store, &ns, "tasks")?, value),
+            |it, n| {
+                let task = Task {
+                    body: text(it.1 + n % 2),
+                };
+                let _ = it.0.enqueue(&task).delay(LONG).await?;
+            }
+        ),
+        filling!(
+            "dead_letter",
+            "dead letter",
+            Some("bytes of the payload"),
+            PAYLOADS,
+            MANY,
+            |store, ns, value| Dying::open(&store, &ns, value).await?,
+            |it, n| {
+                let task = Task {
+                    body: text(it.payload + n % 2),
+                };
+                let _ = it.queue.enqueue(&task).await?;
+            },
+            |it, all| it.all(all).await?
         ),
         filling!(
             "priority_queue",
@@ -527,4 +809,45 @@ pub fn fillings() -> Vec<Filling> {
             }
         ),
     ]
+}
+
+/// Patterns of which no entity is weighed, and why.
+pub(super) const NOT_WEIGHED: &[(&str, &str)] = &[
+    (
+        "stampede_lease",
+        "the rows are those of `cache_aside`; a lease exists only during a load",
+    ),
+    ("early_refresh", "the rows are those of `cache_aside`"),
+    (
+        "cache_invalidation",
+        "the rows are those of `cache_aside`; messages are not kept",
+    ),
+    (
+        "write_through",
+        "the rows are those of `cache_aside`; a fence exists only during a write",
+    ),
+    ("redlock", "the key is that of `mutex`, on every server"),
+    (
+        "leader",
+        "two small keys per election, of which there are few",
+    ),
+    (
+        "circuit_breaker",
+        "the last calls of each circuit, of which there are few",
+    ),
+    ("topic", "messages are not kept"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_is_weighed_or_has_a_reason() {
+        for pattern in crate::all() {
+            let weighed = fillings().iter().any(|of| of.kind() == pattern.name());
+            let reason = NOT_WEIGHED.iter().any(|(name, _)| *name == pattern.name());
+            assert!(weighed != reason, "{}", pattern.name());
+        }
+    }
 }

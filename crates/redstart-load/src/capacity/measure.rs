@@ -13,10 +13,10 @@ use tokio::task::JoinSet;
 
 use super::{
     cost::{EntityCost, PatternCost, Point, ServerCosts},
-    fill::{Filling, Put, fillings},
+    fill::{Fill, Filling, fillings},
 };
 use crate::{
-    Length, Live, Pace, Settings,
+    Length, Live, Pace, Pattern, Settings,
     error::{Error, Result},
     is_loopback,
     run::{namespace, run_on},
@@ -74,6 +74,7 @@ pub async fn measure(
             false => "optimised",
         }
         .to_owned(),
+        load: load(),
         patterns: Vec::new(),
         entities: Vec::new(),
     };
@@ -90,6 +91,26 @@ pub async fn measure(
             points,
         });
     }
+    for pattern in crate::all().filter(|pattern| wanted(pattern.name())) {
+        note(pattern.name());
+        costs
+            .patterns
+            .push(measure_cost(&store, pattern, each).await?);
+        flush(&store).await?;
+    }
+    Ok(costs)
+}
+
+/// What an operation of a pattern costs: the pattern is put under load for a time, as for the table.
+///
+/// # Errors
+///
+/// Those of the store, and if the pattern did not hold.
+///
+/// # Cancel safety
+///
+/// As [`run`](crate::run).
+pub async fn measure_cost(store: &Store, pattern: &Pattern, each: Duration) -> Result<PatternCost> {
     let settings = Settings {
         pace: Pace::Closed { clients: 32 },
         length: Length::Time(each),
@@ -97,27 +118,29 @@ pub async fn measure(
         max_memory: 1 << 30,
         ..Settings::default()
     };
-    for pattern in crate::all().filter(|pattern| wanted(pattern.name())) {
-        note(pattern.name());
-        let live = Arc::new(Live::new());
-        let report = run_on(&store, &namespace(), pattern, &settings, &live).await?;
-        if !report.held {
-            let broken = report.broken.or(report.unchecked).unwrap_or_default();
-            return Err(Error::config(format!(
-                "{} did not hold while it was measured: {broken}",
-                report.pattern
-            )));
-        }
-        costs.patterns.push(PatternCost {
-            pattern: report.pattern,
-            server_us_per_op: round(report.server_us_per_op.unwrap_or(0.0)),
-            round_trips_per_op: report.round_trips_per_op.map(round),
-            network_bytes_per_op: report.network_bytes_per_op.map(round),
-            writes: report.writes,
-        });
-        flush(&store).await?;
+    let live = Arc::new(Live::new());
+    let report = run_on(store, &namespace(), pattern, &settings, &live).await?;
+    if !report.held {
+        let broken = report.broken.or(report.unchecked).unwrap_or_default();
+        return Err(Error::config(format!(
+            "{} did not hold while it was measured: {broken}",
+            report.pattern
+        )));
     }
-    Ok(costs)
+    Ok(PatternCost {
+        pattern: report.pattern,
+        server_us_per_op: round(report.server_us_per_op.unwrap_or(0.0)),
+        round_trips_per_op: report.round_trips_per_op.map(round),
+        network_bytes_per_op: report.network_bytes_per_op.map(round),
+        messages_per_op: report.messages_per_op.map(round),
+        writes: report.writes,
+    })
+}
+
+/// The load average of the last minute.
+fn load() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').next()?.parse().ok()
 }
 
 /// Two decimals are more than a measurement is worth.
@@ -133,10 +156,7 @@ async fn flush(store: &Store) -> Result<()> {
 
 async fn weigh(store: &Store, filling: &Filling, value: u64) -> Result<Point> {
     flush(store).await?;
-    // Larger entities need fewer of them, but not so few that the server's own buffers weigh.
-    let first = filling.values().first().copied().unwrap_or(0).max(1);
-    let larger = (value / first).clamp(1, 4);
-    let entities = (filling.count() / larger).max(filling.count().min(8));
+    let entities = filling.count(value);
     let bytes = measure_fill(store, &namespace(), filling, value, entities).await?;
     flush(store).await?;
     Ok(Point {
@@ -146,7 +166,8 @@ async fn weigh(store: &Store, filling: &Filling, value: u64) -> Result<Point> {
     })
 }
 
-/// Fills a store with entities, and returns what one of them takes. The keys stay.
+/// Fills a store with entities, and returns what one of them takes. The keys stay, and an embedded engine keeps a limit of a
+/// terabyte, with which it counts its memory exactly.
 ///
 /// # Errors
 ///
@@ -163,30 +184,36 @@ pub async fn measure_fill(
     entities: u64,
 ) -> Result<f64> {
     let servers = Servers::open(store).await?;
+    if store.is_embedded() {
+        // Without a limit the engine judges its memory by a few keys, which are no sample if keys differ.
+        let mut limit = redis::cmd("CONFIG");
+        limit.arg("SET").arg("maxmemory").arg("1024gb");
+        store.query::<()>(&limit).await?;
+    }
     // Scripts, connections and their buffers are no part of an entity.
     let warm = format!("{namespace}-warm");
     fill(&filling.open(store, &warm, value).await?, CALLERS).await?;
     crate::sweep(store, &warm).await?;
-    let put = filling.open(store, namespace, value).await?;
+    let entity = filling.open(store, namespace, value).await?;
     let before = still(&servers).await;
-    fill(&put, entities).await?;
+    fill(&entity, entities).await?;
     store.settle().await;
-    let after = servers.memory().await;
+    let after = still(&servers).await;
     let (Some(before), Some(after)) = (before, after) else {
         return Err(Error::config("the server does not tell its memory"));
     };
     Ok(after.saturating_sub(before) as f64 / entities as f64)
 }
 
-/// The memory in use once it no longer changes: a server frees large values in the background.
+/// The memory in use once it no longer changes.
 async fn still(servers: &Servers) -> Option<u64> {
-    let mut last = servers.memory().await?;
+    let (mut last, _) = servers.data_memory().await?;
     let mut same = 0;
-    for _ in 0..100 {
+    for _ in 0..200 {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let now = servers.memory().await?;
-        // The server's own buffers come and go.
-        same = match now.abs_diff(last) < 4096 {
+        let (now, pending) = servers.data_memory().await?;
+        // What the server needs for itself comes and goes.
+        same = match pending == 0 && now.abs_diff(last) < 4096 {
             true => same + 1,
             false => 0,
         };
@@ -199,11 +226,11 @@ async fn still(servers: &Servers) -> Option<u64> {
 }
 
 /// Puts entities, by several callers at a time.
-async fn fill(put: &Put, entities: u64) -> Result<()> {
+async fn fill(entity: &Fill, entities: u64) -> Result<()> {
     let next = Arc::new(AtomicU64::new(0));
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS.min(entities) {
-        let (put, next) = (put.clone(), next.clone());
+        let (put, next) = (entity.put.clone(), next.clone());
         callers.spawn(async move {
             loop {
                 let n = next.fetch_add(1, Ordering::Relaxed);
@@ -223,5 +250,5 @@ async fn fill(put: &Put, entities: u64) -> Result<()> {
             Err(error) => return Err(Error::config(format!("a caller ended: {error}"))),
         }
     }
-    Ok(())
+    Ok((entity.end)(entities).await?)
 }

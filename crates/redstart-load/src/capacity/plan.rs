@@ -65,6 +65,8 @@ pub struct NeedCost {
     pub network: f64,
     /// Requests per operation.
     pub round_trips: f64,
+    /// Messages per second that are published; each goes to every process that listens.
+    pub messages: f64,
     /// Operations per second that one node carries.
     pub ops_per_node: f64,
     /// The hottest key.
@@ -245,6 +247,7 @@ fn cost(costs: &ServerCosts, need: &Need, limits: &Limits) -> NeedCost {
         cores: need.ops * us_per_op / 1e6,
         network: need.ops * moved * 8.0,
         round_trips: operation.map_or(0.0, |cost| of(cost.round_trips_per_op)),
+        messages: need.ops * operation.map_or(0.0, |cost| of(cost.messages_per_op)),
         ops_per_node,
         hottest: known.map_or("", |known| known.hottest).to_owned(),
         limit: known.map_or("", |known| known.limit).to_owned(),
@@ -263,6 +266,7 @@ mod tests {
             server_us_per_op: us,
             round_trips_per_op: Some(1.0),
             network_bytes_per_op: Some(500.0),
+            messages_per_op: None,
             writes: 0.5,
         };
         let entity = |kind: &str, bytes: f64| EntityCost {
@@ -281,6 +285,7 @@ mod tests {
             measured: "2027-01-01".to_owned(),
             machine: "test".to_owned(),
             build: "optimised".to_owned(),
+            load: None,
             patterns: vec![pattern("session", 10.0), pattern("leaderboard", 10.0)],
             entities: vec![
                 entity("session", 500.0),

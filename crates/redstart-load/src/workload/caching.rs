@@ -1,12 +1,12 @@
 //! Caches: what a reader may see after a row has changed, and how often the source is asked.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use redstart::{
     Error, Result,
     caching::{
-        Cache, Changes, EntryId, L1, Loaded, Put, Sink, SinkClaim, SinkError, SortedView,
+        Cache, Changes, EntryId, Hit, L1, Loaded, Put, Sink, SinkClaim, SinkError, SortedView,
         WriteBehind, WriteBehindWorker, WriteThrough, Written, XFetch,
     },
     redis,
@@ -42,9 +42,9 @@ super::patterns! { "caching":
     "write_through", "row", 0.3,
     "no read returns a row older than a write that has returned", Through::open;
     "write_behind", "row", 0.5,
-    "the sink ends with the last write of each key", Behind::open;
+    "no read returns a value that was overwritten before, and the sink ends with the last write of each key", Behind::open;
     "sorted_view", "member", 0.05,
-    "every page is sorted and complete", Sorted::open;
+    "every page is sorted, complete, and not older than an invalidation that has returned", Sorted::open;
 }
 
 /// Rows that a model of a cache keeps, at most.
@@ -173,9 +173,11 @@ impl Workload for Stampede {
     }
 }
 
+/// Each row has the millisecond of its load as its version.
 struct Early {
     cache: Cache<u64, Row>,
     source: Arc<Source>,
+    epoch: Instant,
     claims: Claims,
 }
 
@@ -190,8 +192,28 @@ impl Early {
                 .early(XFetch::default())
                 .build()?,
             source: Source::new(bed.entities(MOST), bed.body()),
+            epoch: Instant::now(),
             claims: Claims::default(),
         })
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_millis() as u64
+    }
+
+    async fn read(&self, row: usize) -> Result<Hit<Row>> {
+        let (source, epoch) = (self.source.clone(), self.epoch);
+        let load = move |_| {
+            let source = source.clone();
+            async move {
+                let mut loaded = source.load(row).await?;
+                if let Loaded::Found(row) = &mut loaded {
+                    row.version = epoch.elapsed().as_millis() as u64;
+                }
+                Ok::<_, Error>(loaded)
+            }
+        };
+        self.cache.get_or_load(&(row as u64), load).await
     }
 }
 
@@ -199,12 +221,29 @@ impl Early {
 impl Workload for Early {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.source.len());
-        let hit = read(&self.cache, &self.source, row).await?;
+        let hit = self.read(row).await?;
         let age = hit.age.unwrap_or_default();
         self.claims
             .hold(hit.value.is_some() && age <= EARLY_TTL, || {
                 format!("row {row} was read at an age of {age:?}, with a TTL of {EARLY_TTL:?}")
             });
+        Ok(())
+    }
+
+    /// Once the TTL has passed, no row is one that was loaded before.
+    async fn finish(&self) -> Result<()> {
+        let ended = self.now();
+        tokio::time::sleep(EARLY_TTL + Duration::from_millis(50)).await;
+        for row in 0..self.source.len().min(1000) {
+            let loaded = version(&self.read(row).await?);
+            // A refresh ahead of time may have been under way when the load ended.
+            self.claims.hold(loaded + 50 >= ended, || {
+                let age = self.now() - loaded;
+                format!(
+                    "row {row} was read {age} ms after it was loaded, with a TTL of {EARLY_TTL:?}"
+                )
+            });
+        }
         Ok(())
     }
 
@@ -396,6 +435,9 @@ impl Workload for TwoLevels {
             self.claims.hold(caught_up, || {
                 format!("the other instance still reads an old row {row}")
             });
+            if !caught_up {
+                break;
+            }
         }
         Ok(())
     }
@@ -444,6 +486,8 @@ impl Workload for Through {
                 new.version = self.source.commit(row);
                 committed.store(new.version, Ordering::SeqCst);
                 let version = new.version;
+                // Its reply takes time, in which other writers commit and return.
+                tokio::task::yield_now().await;
                 Ok::<_, Error>(Written::row(new, version))
             };
             let _ = self.write.put(&(row as u64), commit).await?;
@@ -514,10 +558,40 @@ struct Behind {
     writes: WriteBehind<u64, u64, TableSink, redstart::codec::Postcard>,
     worker: Mutex<Option<WriteBehindWorker>>,
     table: Arc<Table>,
-    /// The last accepted write of each key, by the order of the log.
-    last: Vec<Mutex<(EntryId, u64)>>,
+    rows: Vec<Mutex<History>>,
     unknown: Vec<AtomicU64>,
     claims: Claims,
+}
+
+/// Overwritten values of a key that are known, the newest ones.
+const OVERWRITTEN: usize = 64;
+
+/// The accepted writes of a key, in the order of the log.
+#[derive(Default)]
+struct History {
+    last: EntryId,
+    value: u64,
+    /// Values that a later write has replaced.
+    overwritten: VecDeque<u64>,
+}
+
+impl History {
+    fn accept(&mut self, id: EntryId, value: u64) {
+        let first = self.last == EntryId::default();
+        let old = match id > self.last {
+            true => {
+                self.last = id;
+                std::mem::replace(&mut self.value, value)
+            }
+            false => value,
+        };
+        if !first {
+            self.overwritten.push_back(old);
+        }
+        if self.overwritten.len() > OVERWRITTEN {
+            self.overwritten.pop_front();
+        }
+    }
 }
 
 impl Behind {
@@ -531,7 +605,7 @@ impl Behind {
             worker: Mutex::new(Some(writes.work()?)),
             writes,
             table,
-            last: (0..rows).map(|_| Mutex::default()).collect(),
+            rows: (0..rows).map(|_| Mutex::default()).collect(),
             unknown: counters(rows),
             claims: Claims::default(),
         })
@@ -541,9 +615,14 @@ impl Behind {
 #[async_trait]
 impl Workload for Behind {
     async fn operate(&self, op: Op) -> Result<()> {
-        let row = op.index(self.last.len());
+        let row = op.index(self.rows.len());
         if !op.write {
-            self.writes.get(&(row as u64)).await?;
+            let overwritten = self.rows[row].lock().overwritten.clone();
+            let seen = self.writes.get(&(row as u64)).await?;
+            let old = seen.is_some_and(|seen| overwritten.contains(&seen));
+            self.claims.hold(!old, || {
+                format!("key {row} was read as {seen:?}, which had been overwritten")
+            });
             return Ok(());
         }
         let put = self.writes.put(&(row as u64), &op.number).await;
@@ -551,12 +630,7 @@ impl Workload for Behind {
             self.unknown[row].fetch_add(1, Ordering::Relaxed);
         }
         match put? {
-            Put::Accepted(id) => {
-                let mut last = self.last[row].lock();
-                if id > last.0 {
-                    *last = (id, op.number);
-                }
-            }
+            Put::Accepted(id) => self.rows[row].lock().accept(id, op.number),
             // The sink is slower than the clients: wait as an application would.
             Put::Backpressure { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
         }
@@ -571,8 +645,9 @@ impl Workload for Behind {
         }
         flushed?;
         let rows = self.table.rows.lock();
-        for (row, last) in self.last.iter().enumerate() {
-            let (id, number) = *last.lock();
+        for (row, history) in self.rows.iter().enumerate() {
+            let history = history.lock();
+            let (id, number) = (history.last, history.value);
             if id == EntryId::default() || self.unknown[row].load(Ordering::Relaxed) > 0 {
                 continue;
             }
@@ -596,9 +671,22 @@ impl Workload for Behind {
 struct Sorted {
     view: SortedView,
     store: redstart::Store,
-    members: usize,
+    members: Vec<Priced>,
     claims: Claims,
 }
+
+/// A member of the sorted list. The low bits of its price count its changes.
+#[derive(Default)]
+struct Priced {
+    changes: AtomicU64,
+    /// The last change whose invalidation has returned.
+    floor: AtomicU64,
+    /// Changes of one member take turns, so that a later one has the higher number.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// Bits of a price that count its changes. Together with the price it is below 2^53, where SORT compares exactly.
+const CHANGES: u32 = 40;
 
 impl Sorted {
     async fn open(bed: &Bed) -> Result<Self> {
@@ -608,13 +696,14 @@ impl Sorted {
             .get("#")
             .get("price_*")
             .build()?;
+        let members = bed.entities(200);
         let sorted = Self {
             view,
             store: bed.store.clone(),
-            members: bed.entities(200),
+            members: (0..members).map(|_| Priced::default()).collect(),
             claims: Claims::default(),
         };
-        for member in 0..sorted.members {
+        for member in 0..members {
             let mut add = redis::cmd("SADD");
             add.arg(sorted.view.source()).arg(member);
             sorted.store.query::<()>(&add).await?;
@@ -623,11 +712,14 @@ impl Sorted {
         Ok(sorted)
     }
 
-    async fn price(&self, member: usize, price: u64) -> Result<()> {
+    /// Sets a new price, and returns the number of this change.
+    async fn price(&self, member: usize, price: u64) -> Result<u64> {
+        let change = self.members[member].changes.fetch_add(1, Ordering::SeqCst) + 1;
         let mut set = redis::cmd("SET");
         set.arg(self.view.part(&format!("price_{member}")))
-            .arg(price % 100_003);
-        self.store.query(&set).await
+            .arg((price % 4096) << CHANGES | change);
+        self.store.query::<()>(&set).await?;
+        Ok(change)
     }
 }
 
@@ -635,23 +727,34 @@ impl Sorted {
 impl Workload for Sorted {
     async fn operate(&self, op: Op) -> Result<()> {
         if op.write {
-            self.price(op.index(self.members), op.random % 100_003)
-                .await?;
-            return self.view.invalidate().await;
+            let index = op.index(self.members.len());
+            let member = &self.members[index];
+            let _turn = member.turn.lock().await;
+            let change = self.price(index, op.random).await?;
+            self.view.invalidate().await?;
+            member.floor.store(change, Ordering::SeqCst);
+            return Ok(());
         }
-        let rows = self.view.page(0..self.members).await?;
-        let prices: Vec<u64> = rows
-            .iter()
-            .filter_map(|row| row.get(1)?.parse().ok())
+        let floors = self.members.iter();
+        let floors: Vec<u64> = floors
+            .map(|member| member.floor.load(Ordering::SeqCst))
             .collect();
+        let rows = self.view.page(0..self.members.len()).await?;
+        let row = |row: &Vec<String>| Some((row.first()?.parse().ok()?, row.get(1)?.parse().ok()?));
+        let rows: Vec<(usize, u64)> = rows.iter().filter_map(row).collect();
+        let sorted = rows.is_sorted_by_key(|(_, price)| *price);
         self.claims
-            .hold(prices.len() == self.members && prices.is_sorted(), || {
-                format!(
-                    "a page of {} rows, of {}, or unsorted",
-                    prices.len(),
-                    self.members
-                )
+            .hold(rows.len() == self.members.len() && sorted, || {
+                let (rows, all) = (rows.len(), self.members.len());
+                format!("a page of {rows} rows, of {all}, or unsorted")
             });
+        for (member, price) in rows {
+            let (seen, floor) = (
+                price % (1 << CHANGES),
+                floors.get(member).copied().unwrap_or(0),
+            );
+            fresh(&self.claims, "the price of member", member, seen, floor);
+        }
         Ok(())
     }
 
@@ -660,6 +763,6 @@ impl Workload for Sorted {
     }
 
     fn entities(&self) -> u64 {
-        self.members as u64
+        self.members.len() as u64
     }
 }

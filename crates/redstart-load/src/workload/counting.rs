@@ -86,6 +86,10 @@ impl Workload for Clicks {
             while let Some(drained) = self.counter.drain(&name).await? {
                 if self.counter.ack(&name, &drained.id).await? {
                     seen += drained.count as u64;
+                    // A count that does not end is wrong already.
+                    if seen > added.most() {
+                        break;
+                    }
                 } else {
                     self.claims.hold(false, || {
                         format!("a drained count of counter {index} could not be acknowledged")

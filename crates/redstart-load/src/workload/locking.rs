@@ -41,6 +41,9 @@ const LOCKS: u64 = 16;
 /// Much longer than any pause, so that no lease ends while the machine is busy.
 const TTL: Duration = Duration::from_secs(60);
 
+/// How often a holder lets other tasks run before it leaves.
+const YIELDS: usize = 3;
+
 /// Who is inside, as this process sees it.
 #[derive(Default)]
 struct Room {
@@ -65,7 +68,9 @@ impl Room {
         }
         self.turns.fetch_add(1, Ordering::Relaxed);
         // Others get a chance to break in.
-        tokio::task::yield_now().await;
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
+        }
         self.inside.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -490,6 +495,11 @@ impl Workload for Permits {
                 );
                 permits.extend(permit);
             }
+            let beyond = semaphore.try_acquire().await?;
+            self.claims.hold(beyond.is_none(), || {
+                format!("semaphore {index} gave a permit beyond its {PERMITS}")
+            });
+            permits.extend(beyond);
             for permit in permits {
                 let _ = permit.release().await?;
             }

@@ -11,7 +11,7 @@ use std::{
 use redstart::{Error, Result};
 use tokio::task::JoinSet;
 
-use super::{Claims, Tally, until};
+use super::{Claims, Tally, grows_to};
 
 mod events;
 mod items;
@@ -35,9 +35,9 @@ super::patterns! { "messaging":
     "delayed_jobs", "job", 1.0,
     "every delayed job is run, and none before it is due", DelayedJobs::open;
     "priority_queue", "item", 0.5,
-    "every item that was pushed is popped once", Priorities::open;
+    "every item that was pushed is popped once, those with lower numbers first", Priorities::open;
     "reliable_list", "item", 1.0,
-    "every item that was pushed is taken once", List::open;
+    "every item that was pushed is finished once, also if a consumer drops it", List::open;
     "ring", "item", 0.0,
     "no item is visited twice in a lap, and no lap skips one", Laps::open;
     "notification", "member", 1.0,
@@ -81,9 +81,10 @@ impl Sent {
         self.tally.add(1, outcome);
     }
 
-    /// Waits until everything has arrived, and a moment longer for what comes twice.
+    /// Waits until everything has arrived, and a moment longer for what comes twice. Consumers may be slower than producers:
+    /// what counts is that something arrives.
     async fn arrived(&self, what: &str, got: &Got, claims: &Claims) -> Result<()> {
-        until(|| async { Ok(got.count() >= self.tally.done()) }).await?;
+        grows_to(self.tally.done(), || async { Ok(got.count()) }).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
         let count = got.count();
         claims.hold(self.tally.explains(count), || {

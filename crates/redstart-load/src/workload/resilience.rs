@@ -18,7 +18,7 @@ super::patterns! { "resilience and commerce":
     "circuit_breaker", "circuit", 0.1,
     "a healthy dependency is never cut off, and a failing one is", Circuits::open;
     "stock", "reservation", 0.5,
-    "free, held and sold units add up to the stock, and none is sold twice", Sale::open;
+    "free, held and sold units add up to the stock, and not one more can be reserved", Sale::open;
 }
 
 /// The write share is the share of calls that fail, below the rate at which a circuit opens.
@@ -128,6 +128,25 @@ impl Sale {
     }
 }
 
+impl Sale {
+    /// Reserves what is left of the first item: exactly that many units, and no more.
+    async fn sell_out(&self) -> Result<()> {
+        let item = &self.items[0].0;
+        let free = self.stock.report(item).await?.unwrap_or_default().free;
+        let mut held = 0;
+        for n in 0..=free {
+            let id = format!("last{n}");
+            let request = Request::new(item, "the-last-user", &id);
+            let reserved = self.stock.reserve(&request, 1, DAY).await?;
+            held += u64::from(matches!(reserved, Reserve::Held { .. }));
+        }
+        self.claims.hold(held == free, || {
+            format!("{held} units of {item} were reserved of {free} that were free")
+        });
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Workload for Sale {
     async fn operate(&self, op: Op) -> Result<()> {
@@ -156,6 +175,7 @@ impl Workload for Sale {
     }
 
     async fn finish(&self) -> Result<()> {
+        self.sell_out().await?;
         for ((item, _), sold) in self.items.iter().zip(&self.sold) {
             let report = self.stock.report(item).await?.unwrap_or_default();
             self.claims.hold(report.total() == UNITS, || {

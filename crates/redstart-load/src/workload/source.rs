@@ -84,14 +84,15 @@ impl Source {
         self.loads.load(Ordering::Relaxed)
     }
 
-    /// Loads a row, as a query would: not at once.
+    /// Loads a row, as a query would: what it returns is read at its beginning, and may be old at its end.
     pub(super) async fn load(&self, row: usize) -> Result<Loaded<Row>> {
         self.loads.fetch_add(1, Ordering::Relaxed);
+        let found = self.row(row);
         match self.takes.is_zero() {
             true => tokio::task::yield_now().await,
             false => tokio::time::sleep(self.takes).await,
         }
-        Ok::<_, Error>(Loaded::Found(self.row(row)))
+        Ok::<_, Error>(Loaded::Found(found))
     }
 }
 

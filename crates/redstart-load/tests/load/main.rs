@@ -1,7 +1,10 @@
 //! Patterns under load, on every backend.
 
-mod fill;
+mod mutant;
+mod naive;
 mod omission;
 mod overhead;
 mod pattern;
+mod prediction;
+mod ramp;
 mod verdict;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{Got, Sent};
-use crate::workload::{Bed, Claims, Op, WAIT, Workload, until};
+use crate::workload::{Bed, Claims, Op, WAIT, Workload, grows_to, until};
 
 #[derive(Serialize, Deserialize)]
 struct Task {
@@ -148,6 +148,8 @@ impl Workload for DeadJobs {
 
     async fn finish(&self) -> Result<()> {
         let inspect = self.queue.inspect();
+        let dead = || async { Ok(inspect.counts().await?.dead) };
+        grows_to(self.sent.tally.done(), dead).await?;
         until(|| async { Ok(inspect.counts().await?.unfinished() == 0) }).await?;
         let worker = self.worker.lock().take();
         if let Some(worker) = worker {

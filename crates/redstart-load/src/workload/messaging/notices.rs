@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use redstart::{Result, messaging::NotifySet};
 
 use super::{Beside, LOOK};
-use crate::workload::{Bed, Claims, Op, Tally, Workload, until};
+use crate::workload::{Bed, Claims, Op, Tally, Workload, grows_to};
 
 pub(super) struct Notices {
     set: NotifySet,
@@ -61,7 +61,7 @@ impl Workload for Notices {
 
     async fn finish(&self) -> Result<()> {
         let taken = || self.taken.load(Ordering::SeqCst);
-        until(|| async { Ok(taken() >= self.fresh.done()) }).await?;
+        grows_to(self.fresh.done(), || async { Ok(taken()) }).await?;
         self.beside.stop().await?;
         self.claims.hold(self.fresh.explains(taken()), || {
             format!("{} notices were taken of {}", taken(), self.fresh.text())
