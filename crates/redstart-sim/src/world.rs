@@ -27,7 +27,7 @@ use crate::{
     history::{self, Event, Explained, Model},
     mutation::Mutation,
     network::{Dialler, Net, Peer},
-    plan::{PARTS, Plan, Shape},
+    plan::{Fault, FaultKind, PARTS, Plan, Shape},
     reason,
     seen::Seen,
     server::{EPOCH, Role, Server},
@@ -512,6 +512,12 @@ impl World {
         losses
             .into_iter()
             .any(|(begin, end)| *begin <= to && from <= *end)
+    }
+
+    /// Whether keys of one slot may be of different times: a server lost writes in a world in which keys move one by one.
+    pub fn may_be_torn(&self) -> bool {
+        let moves = |fault: &Fault| matches!(fault.kind, FaultKind::MoveSlots { .. });
+        self.plan.faults.iter().any(moves) && self.may_have_lost(Duration::ZERO, self.now())
     }
 
     /// All times in which data may have been lost.

@@ -380,9 +380,11 @@ impl Locking {
                 let call = client.perhaps_dropped(100, call);
                 // Up to three requests, and again if it is in doubt whether they did it.
                 match probe.timed("release", 6 * deadline, call).await {
-                    // If a server lost the lock, this is said of a first request whose reply was lost.
+                    // If a server lost the lock, or its lease ended while the machine was suspended, this is said of a first
+                    // request whose reply was lost.
                     Some(Ok(Released::Released))
-                        if world.may_have_lost(asked.from, world.now()) => {}
+                        if world.may_have_lost(asked.from, world.now())
+                            || world.is_suspended_since(client.index, asked.from) => {}
                     Some(Ok(Released::Released)) => {
                         history.end(release, Call::Release(asked.number), world.now());
                     }
