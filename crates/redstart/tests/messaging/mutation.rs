@@ -84,14 +84,14 @@ async fn a_parent_that_is_made_ready_while_jobs_are_read_is_noticed() -> Result<
 
 #[tokio::test]
 async fn a_job_that_goes_with_its_worker_is_noticed() -> Result<()> {
-    let leave = include_str!("../../src/messaging/queue/leave.lua");
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
     let gone = without(
-        leave,
-        "back[#back + 1] = unstarted(record)",
-        "redis.call('HDEL', jobs, id_of(record))",
+        finish,
+        "make_ready('LPUSH', reversed)",
+        "for _, record in ipairs(reversed) do redis.call('HDEL', jobs, id_of(record)) end",
     );
     let test = "queue_model::random_histories_keep_every_job_in_exactly_one_place::embedded";
-    must_notice(test, "queue.leave", &format!("{RECORD}{gone}")).await
+    must_notice(test, "queue.finish", &format!("{FINISH}{gone}")).await
 }
 
 #[tokio::test]
