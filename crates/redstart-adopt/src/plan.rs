@@ -299,7 +299,7 @@ const NO_FENCE: [&str; 2] = [
     "no fence token: a holder that stops and goes on after its lease can still write",
     "waiters poll",
 ];
-const NO_LEASE: &str = "a lock without a TTL is kept for ever by a holder that dies; one with a TTL that is deleted without comparing its value can be another's by then";
+const NO_LEASE: &str = "a lock without a TTL stays locked if its holder dies; a lock that is deleted without comparing its value may belong to another holder by then";
 const NO_TTL: &str = "entries without a TTL are never renewed, and memory grows with them";
 const ONLY_COPY: &str = "if this is no cache but the only copy, a TTL would delete it";
 const EDGES: &str = "fixed windows admit up to twice the limit around their edges";

@@ -496,7 +496,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         about: "real libraries under the doctor, on Redis and on Valkey: healthy ones, killed ones, deleted jobs",
         package: "redstart-doctor",
         test: "clinic",
-        filter: "breakage::",
+        filter: "breakage:: healthy_libraries",
         scale: 1,
         counts: &[],
     },

@@ -1,5 +1,6 @@
 -- Fragment: how a job is added. After layout.lua.
 --
+-- KEYS     none of its own: q names them, see layout.lua
 -- Defines  job_at(first) -> the job in ARGV[first] and the 12 that follow:
 --            id ('' = the next number), name, data, options as JSON, delay in ms, priority, LPUSH or RPUSH, deduplication id or '', its ttl
 --            in ms (0 = while the job is unfinished), key of the parent or '', the parent as JSON, 1 = waits for children, 1 = the last child

@@ -69,7 +69,7 @@ impl Repeat {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a pattern that is none.
+    /// [`is_invalid`](Error::is_invalid) for an invalid pattern.
     pub fn cron(pattern: &str) -> Result<Self> {
         let cron = CronParser::builder()
             .seconds(Seconds::Optional)

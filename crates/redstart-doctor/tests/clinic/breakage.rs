@@ -1,18 +1,12 @@
-//! Faults that real libraries make: killed processes, and keys that somebody deleted. And healthy ones on Valkey.
+//! Faults that real libraries make: killed processes, and keys that somebody deleted.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use redstart_testkit::{Foreign, Kind, Language, Server, wait_until};
 
-use crate::{doctor, examine, sure};
+use crate::{doctor, examine, libraries::program};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-
-fn program(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/libraries")
-        .join(name)
-}
 
 /// The rules that an examination is sure of, with their subjects.
 async fn found(server: &Server) -> anyhow::Result<Vec<(String, String)>> {
@@ -82,48 +76,6 @@ async fn a_lock_of_redis_py_whose_holder_died_is_found() -> anyhow::Result<()> {
             false => Vec::new(),
         };
         assert_eq!(found(&server).await?, expected, "{seconds:?}");
-    }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "slow: the libraries that the ordinary run has on Redis, on Valkey"]
-async fn healthy_libraries_are_not_accused_on_valkey() -> anyhow::Result<()> {
-    let specimens =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../redstart-adopt/tests/libraries");
-    for (language, script, expected) in [
-        (
-            Language::Node,
-            "specimens.js",
-            &["BullMQ", "Bull", "rate-limiter-flexible", "connect-redis"][..],
-        ),
-        (
-            Language::Python,
-            "specimens.py",
-            &["Celery", "RQ", "Dramatiq"],
-        ),
-        (Language::Ruby, "specimens.rb", &["Sidekiq"]),
-    ] {
-        let server = Server::builder(Kind::Valkey).start().await?;
-        let port = server.port().to_string();
-        let path = specimens.join(script);
-        let observation = doctor(&server.url())
-            .sampled()
-            .observed(Duration::from_secs(3));
-        let args = [port.as_str()];
-        let (at_work, done) =
-            tokio::join!(examine(observation), Foreign::run(language, &path, &args));
-        done?;
-        assert_eq!(sure(&at_work?), [] as [&str; 0], "{script} at work");
-        let at_rest = examine(doctor(&server.url()).sampled()).await?;
-        assert_eq!(sure(&at_rest), [] as [&str; 0], "{script} at rest");
-        for library in expected {
-            assert!(
-                at_rest.libraries.iter().any(|known| known == library),
-                "{library} of {:?}",
-                at_rest.libraries
-            );
-        }
     }
     Ok(())
 }

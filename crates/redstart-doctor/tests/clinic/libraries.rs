@@ -15,7 +15,7 @@ fn specimen(name: &str) -> PathBuf {
         .join(name)
 }
 
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/libraries")
         .join(name)
@@ -23,8 +23,7 @@ fn program(name: &str) -> PathBuf {
 
 /// BullMQ 5 and 6, Bull, redlock, rate-limiter-flexible, express-rate-limit, connect-redis; Celery, RQ, Dramatiq,
 /// redis-py's Lock, limits, Django; Sidekiq.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn healthy_libraries_are_recognised_and_not_accused() -> anyhow::Result<()> {
+async fn healthy_libraries(kind: Kind) -> anyhow::Result<()> {
     for (language, script, expected) in [
         (
             Language::Node,
@@ -38,7 +37,7 @@ async fn healthy_libraries_are_recognised_and_not_accused() -> anyhow::Result<()
         ),
         (Language::Ruby, "specimens.rb", &["Sidekiq"]),
     ] {
-        let server = Server::builder(Kind::Redis).start().await?;
+        let server = Server::builder(kind).start().await?;
         let (port, script) = (server.port().to_string(), specimen(script));
         let args = [port.as_str()];
         let observation = doctor(&server.url())
@@ -61,6 +60,17 @@ async fn healthy_libraries_are_recognised_and_not_accused() -> anyhow::Result<()
         }
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn healthy_libraries_are_recognised_and_not_accused() -> anyhow::Result<()> {
+    healthy_libraries(Kind::Redis).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "slow: the libraries that the ordinary run has on Redis, on Valkey"]
+async fn healthy_libraries_are_not_accused_on_valkey() -> anyhow::Result<()> {
+    healthy_libraries(Kind::Valkey).await
 }
 
 /// Jobs are removed while the doctor looks at them, and move from one state to the next.
