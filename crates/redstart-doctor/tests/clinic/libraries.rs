@@ -68,7 +68,6 @@ async fn healthy_libraries_are_recognised_and_not_accused() -> anyhow::Result<()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "slow: the libraries that the ordinary run has on Redis, on Valkey"]
 async fn healthy_libraries_are_not_accused_on_valkey() -> anyhow::Result<()> {
     healthy_libraries(Kind::Valkey).await
 }
