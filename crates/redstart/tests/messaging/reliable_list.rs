@@ -224,13 +224,20 @@ matrix! {
         let (mut first, mut second) = (list.consumer().await?, list.consumer().await?);
         list.push("a").await?;
         let item = first.take(LONG).await?.unwrap();
-        let waits = tokio::spawn(async move { first.take(LONG * 10).await });
+        // The task gives its consumer back too: one that is dropped puts back what it took.
+        let waits = tokio::spawn(async move {
+            let item = first.take(LONG * 10).await;
+            (first, item)
+        });
         // It waits for the server by now, or will soon.
         tokio::task::yield_now().await;
         drop(item);
-        let again = tokio::select! {
-            item = second.take(LONG) => item?.expect("it came back"),
-            item = waits => item??.expect("it came back to its consumer"),
+        let (_consumer, again) = tokio::select! {
+            item = second.take(LONG) => (None, item?.expect("it came back")),
+            ended = waits => {
+                let (first, item) = ended?;
+                (Some(first), item?.expect("it came back to its consumer"))
+            }
         };
         assert_eq!(again.payload(), b"a");
         assert_eq!(again.done().await?, Settled::Done);
