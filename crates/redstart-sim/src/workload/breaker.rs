@@ -209,12 +209,16 @@ fn may_be_alone(world: &World) -> bool {
                 | FaultKind::Forget { .. }
         )
     };
-    let slow = world.plan.weather.slow.1 > 0;
-    slow || world
-        .plan
-        .faults
-        .iter()
-        .any(|fault| !of_process(&fault.kind) || matches!(fault.kind, FaultKind::Stop { .. }))
+    let weather = &world.plan.weather;
+    // Sentinels, a connection, its handshake and a script that the server does not have yet: more than a deadline.
+    let far = Duration::from_millis(weather.delay.1) * 14 > world.plan.deadline;
+    weather.slow.1 > 0
+        || far
+        || world
+            .plan
+            .faults
+            .iter()
+            .any(|fault| !of_process(&fault.kind) || matches!(fault.kind, FaultKind::Stop { .. }))
 }
 
 impl Workload for Breaking {

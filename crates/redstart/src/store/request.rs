@@ -145,7 +145,14 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// When a request of the store's own deadline ends that began with this one: only then does it say something about
+    /// The same request, sent so much later than it was made. Its deadline stays; what a new connection does not answer in
+    /// the rest of it says nothing about that connection.
+    pub(crate) fn delayed(mut self, by: Duration) -> Self {
+        self.hurry += by;
+        self
+    }
+
+    /// When a request of the store's own deadline ends that began with this one, or was sent then: only then does it say something about
     /// the server that there is no answer.
     pub(crate) fn store_deadline(&self) -> Instant {
         self.deadline + self.hurry

@@ -144,3 +144,25 @@ async fn callers_in_a_hurry_and_others_share_a_server_that_is_slow() -> anyhow::
     assert!(works.await);
     Ok(())
 }
+
+/// However much of a caller's deadline connecting takes: if the rest is too short for an answer, the next caller finds the
+/// connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_took_most_of_a_deadline_is_kept() -> anyhow::Result<()> {
+    const DELAY: Duration = Duration::from_millis(200);
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    proxy.delay_replies(DELAY);
+    for round_trips in 1..6 {
+        let store = Store::builder(proxy.url())
+            .deadline(DELAY * round_trips + DELAY / 2)
+            .lazy()
+            .connect()
+            .await?;
+        let works = eventually(PATIENCE / 6, async || {
+            store.query::<()>(&set("k")).await.is_ok()
+        });
+        assert!(works.await, "with time for {round_trips} round trips");
+    }
+    Ok(())
+}

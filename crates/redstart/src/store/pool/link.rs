@@ -227,8 +227,9 @@ impl Link {
 
     /// Sends once, over a new connection if need be.
     pub(crate) async fn attempt(self: &Arc<Self>, request: Request<'_>) -> Result<Value, Failure> {
+        let began = Instant::now();
         let live = self.connection(request.deadline).await?;
-        self.over(&live, request).await
+        self.over(&live, request.delayed(began.elapsed())).await
     }
 
     /// Sends once over the open connection; `None` if there is none.
