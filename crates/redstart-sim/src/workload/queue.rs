@@ -222,7 +222,7 @@ fn begin(
     }
     if let Some(worker) = guard.failed_by.remove(&job)
         && guard.left.contains(&worker)
-        && !is_calm(world)
+        && !is_calm(world, leases.own)
     {
         *guard.uncharged.entry(job).or_default() += 1;
     }
@@ -302,7 +302,7 @@ impl Queueing {
                         *failed += 1;
                         state.failed_by.insert(task.number, number);
                         // Otherwise the lease may end before that is written down.
-                        if is_calm(&world) {
+                        if is_calm(&world, leases.own) {
                             state.rests.insert(task.number, world.now());
                         }
                         return Err("not yet");
@@ -462,9 +462,12 @@ impl Queueing {
     }
 }
 
-/// Whether nothing goes wrong.
-fn is_calm(world: &World) -> bool {
-    world.plan.faults.is_empty() && world.plan.weather.slow.0 == 0
+/// Whether nothing goes wrong, and the lines are fast enough to renew a lease in time, also with scripts that the server does
+/// not have yet.
+fn is_calm(world: &World, lease: Duration) -> bool {
+    let weather = &world.plan.weather;
+    let far = Duration::from_millis(weather.delay.1) * 14 > lease;
+    world.plan.faults.is_empty() && weather.slow.0 == 0 && !far
 }
 
 /// What each registration of a worker holds, as the servers have it.
@@ -647,14 +650,14 @@ impl Queueing {
                 world.breach(format!("job {number} is dead after it was settled as done"));
             }
             let failed = state.failed.get(number).copied().unwrap_or_default();
-            if is_calm(world) && failed < self.attempts && !state.unsettled.contains(number) {
+            if is_calm(world, self.lease / 2) && failed < self.attempts && !state.unsettled.contains(number) {
                 let most = self.attempts;
                 world.breach(format!(
                     "job {number} is dead after {failed} of {most} attempts"
                 ));
             }
         }
-        if is_calm(world) {
+        if is_calm(world, self.lease / 2) {
             let twice =
                 |(number, times): &(&u64, &u32)| **times > 1 && !state.unsettled.contains(*number);
             for (number, times) in state.done.iter().filter(twice) {
