@@ -29,6 +29,7 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &idempotency::BEGIN,
     &idempotency::DOUBT,
     &idempotency::FINISH,
+    &idempotency::FORGET,
     &idempotency::RELEASE,
     &idempotency::RENEW,
 ];

@@ -244,6 +244,12 @@ impl<'a> Call<'a> {
         copy(cmd, self.command().args_iter().skip(2))
     }
 
+    /// The call as one command that needs no script on the server.
+    #[cfg(feature = "messaging")]
+    pub(crate) fn as_command(mut self) -> Cmd {
+        self.with_source()
+    }
+
     /// Runs the script and reads its reply.
     ///
     /// # Errors

@@ -650,7 +650,10 @@ impl Queueing {
                 world.breach(format!("job {number} is dead after it was settled as done"));
             }
             let failed = state.failed.get(number).copied().unwrap_or_default();
-            if is_calm(world, self.lease / 2) && failed < self.attempts && !state.unsettled.contains(number) {
+            if is_calm(world, self.lease / 2)
+                && failed < self.attempts
+                && !state.unsettled.contains(number)
+            {
                 let most = self.attempts;
                 world.breach(format!(
                     "job {number} is dead after {failed} of {most} attempts"

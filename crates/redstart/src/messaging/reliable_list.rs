@@ -1,6 +1,13 @@
 //! A list as a queue whose items survive their consumer.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
@@ -11,7 +18,7 @@ use crate::{
     error::{Error, Result},
     key::{Entity, Layout},
     observe,
-    script::Script,
+    script::{Call, Script},
     store::{Dedicated, Store},
     token::token,
 };
@@ -101,12 +108,13 @@ impl ReliableListBuilder {
 /// | `…:taken:<consumer>` | list | what a consumer took |
 /// | `…:consumers` | sorted set | consumers by the end of their lease |
 /// | `…:silent` | sorted set | consumers whose lease has ended |
+/// | `…:looks` | sorted set | how often a consumer has looked for what it took without knowing |
 ///
 /// A [layout](ReliableListBuilder::layout) adopts a list that exists.
 ///
 /// # Round trips
 ///
-/// One to take, and one more for each second of waiting; one to finish.
+/// One to take, and one more for each second of waiting; one to finish. A consumer registers again on each new connection.
 ///
 /// # While the store is down
 ///
@@ -201,9 +209,17 @@ impl ReliableList {
         let name = token();
         // Registered before the first take, so that whatever it takes can be found.
         self.renew(&name).await?;
+        // And again on each new connection: a server that lost its data has lost the consumer too.
+        let connection = self.0.store.dedicated(self.0.entity.key());
+        let connection = match crate::mend::is_missing("takers are registered anew") {
+            true => connection,
+            false => connection.greet(self.renewal(&name).as_command()),
+        };
         let taking = Arc::new(Taking {
-            connection: tokio::sync::Mutex::new(self.0.store.dedicated(self.0.entity.key())),
+            connection: tokio::sync::Mutex::new(connection),
             taken: format!("taken:{name}"),
+            name: name.clone(),
+            looked: AtomicU64::new(0),
             list: self.clone(),
             held: Mutex::default(),
             doubt: Mutex::default(),
@@ -219,20 +235,8 @@ impl ReliableList {
 
     /// Renews a consumer's lease and puts back what silent ones took.
     async fn renew(&self, name: &str) -> Result<()> {
-        let Inner {
-            store,
-            entity,
-            lease,
-        } = &*self.0;
-        let silent: Vec<String> = RENEW
-            .on(entity)
-            .part("consumers")
-            .part("silent")
-            .arg(name)
-            .arg(micros(*lease))
-            .idempotent()
-            .run(store)
-            .await?;
+        let renewal = self.renewal(name).idempotent();
+        let silent: Vec<String> = renewal.run(&self.0.store).await?;
         for other in silent {
             let reaped = self.reap(&other, Leaves::No).await?;
             if reaped > 0 {
@@ -240,6 +244,15 @@ impl ReliableList {
             }
         }
         Ok(())
+    }
+
+    fn renewal(&self, name: &str) -> Call<'_> {
+        RENEW
+            .on(&self.0.entity)
+            .part("consumers")
+            .part("silent")
+            .arg(name)
+            .arg(micros(self.0.lease))
     }
 
     async fn reap(&self, name: &str, leaves: Leaves) -> Result<u64> {
@@ -252,6 +265,7 @@ impl ReliableList {
                 .part("consumers")
                 .part(&taken)
                 .part("silent")
+                .part("looks")
                 .arg(name)
                 .arg(leaves as u8)
                 .idempotent()
@@ -303,8 +317,11 @@ impl fmt::Debug for ReliableList {
 /// What a consumer, its items and its background task share.
 struct Taking {
     list: ReliableList,
+    name: String,
     /// The part of the list of what this consumer took.
     taken: String,
+    /// The number of the last look for items that nobody knows of.
+    looked: AtomicU64,
     /// Locked while an item is taken, or while unknown items are put back.
     connection: tokio::sync::Mutex<Dedicated>,
     /// The items that the application has.
@@ -334,8 +351,17 @@ impl Taking {
             return Ok(());
         }
         let Inner { store, entity, .. } = &*self.list.0;
-        let mut call = GIVE_BACK.on(entity).key().part(&self.taken);
         let held = self.held.lock().clone();
+        // A look that the server reads late does not know of what was taken since.
+        let number = self.looked.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut call = GIVE_BACK
+            .on(entity)
+            .key()
+            .part(&self.taken)
+            .part("looks")
+            .part("consumers")
+            .arg(&self.name)
+            .arg(number);
         for item in &held {
             call = call.arg(&item[..]);
         }

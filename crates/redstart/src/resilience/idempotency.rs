@@ -6,7 +6,10 @@ mod run;
 
 use std::sync::Arc;
 
-use crate::{Down, error::Result, key::Keys, observe, script::Script, store::Store};
+use crate::{
+    Down, duration::millis, error::Result, key::Keys, observe, script::Script, store::Store,
+};
+use claim::LATE_CLAIM;
 
 pub use builder::IdempotencyBuilder;
 pub use run::{Run, WorkError};
@@ -15,6 +18,7 @@ pub(super) static BEGIN: Script = Script::new(
     "idempotency.begin",
     concat!(
         include_str!("../script/now.lua"),
+        include_str!("idempotency/keep.lua"),
         include_str!("idempotency/begin.lua")
     ),
 );
@@ -22,11 +26,18 @@ pub(super) static RENEW: Script = Script::new(
     "idempotency.renew",
     concat!(
         include_str!("../script/now.lua"),
+        include_str!("idempotency/keep.lua"),
         include_str!("idempotency/renew.lua")
     ),
 );
-pub(super) static FINISH: Script =
-    Script::new("idempotency.finish", include_str!("idempotency/finish.lua"));
+pub(super) static FINISH: Script = Script::new(
+    "idempotency.finish",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("idempotency/keep.lua"),
+        include_str!("idempotency/finish.lua")
+    ),
+);
 pub(super) static RELEASE: Script = Script::new(
     "idempotency.release",
     concat!(
@@ -34,8 +45,22 @@ pub(super) static RELEASE: Script = Script::new(
         include_str!("idempotency/release.lua")
     ),
 );
-pub(super) static DOUBT: Script =
-    Script::new("idempotency.doubt", include_str!("idempotency/doubt.lua"));
+pub(super) static DOUBT: Script = Script::new(
+    "idempotency.doubt",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("idempotency/keep.lua"),
+        include_str!("idempotency/doubt.lua")
+    ),
+);
+
+pub(super) static FORGET: Script = Script::new(
+    "idempotency.forget",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("idempotency/forget.lua")
+    ),
+);
 
 /// Idempotency keys: a request that arrives twice is carried out once and answered twice. Cheap to clone.
 ///
@@ -73,9 +98,9 @@ pub(super) static DOUBT: Script =
 /// - Work that started is never taken for work that did not happen: after a panic, a
 ///   [`WorkError::Unknown`], or the death of the process, repeats get [`Run::Unknown`] and not a second execution.
 /// - A `run` that fails or is dropped before the work started leaves the key free. If the claim may have reached the
-///   store, it is called off in the background, for up to five minutes while the store is down. A claim that reaches the
-///   store after it was called off is refused for a minute, or for the lease if that is longer; of at most a thousand runs
-///   of a key in that time.
+///   store, it is called off in the background; while the store is down for up to five minutes, or TTL and lease if these are
+///   shorter. A claim that reaches the store after it was called off is refused for a minute, or for the lease if that is
+///   longer; of at most a thousand runs of a key in that time.
 ///
 /// # Limits
 ///
@@ -140,7 +165,8 @@ impl Idempotency {
     }
 
     /// Forgets what is recorded under a key, so that the next run carries its work out. For a run whose outcome was
-    /// [unknown](Run::Unknown), once it is certain that nothing happened.
+    /// [unknown](Run::Unknown), once it is certain that nothing happened. A claim of that run that reaches the store after
+    /// this is refused, as one that was called off.
     ///
     /// # Errors
     ///
@@ -153,9 +179,9 @@ impl Idempotency {
         let inner = &*self.0;
         observe::operation("idempotency.forget", inner.keys.namespace(), async {
             let entity = inner.keys.entity(key)?;
-            let mut cmd = redis::cmd("DEL");
-            cmd.arg(entity.key());
-            inner.store.query(&cmd).await
+            let call = FORGET.on(&entity).key();
+            let refused_for = inner.lease.max(LATE_CLAIM);
+            call.arg(millis(refused_for)).run::<()>(&inner.store).await
         })
         .await
     }

@@ -71,6 +71,7 @@ pub struct Dedicated {
     asked: Option<Arc<Dial>>,
     next: Option<Arc<Dial>>,
     transaction: Transaction,
+    greeting: Option<Arc<Cmd>>,
 }
 
 enum State {
@@ -87,6 +88,8 @@ struct Open {
     switches: u64,
     /// Changes when there are new credentials.
     rotations: Option<Rotations>,
+    /// Not carried out yet on this connection.
+    greeting: Option<Arc<Cmd>>,
 }
 
 impl Open {
@@ -101,6 +104,24 @@ impl Open {
                 Err(Failure::Lost(replaced.into()))
             }
         }
+    }
+
+    /// Sends what comes before the first request. If that fails, the request was not sent.
+    async fn greet(&mut self, deadline: Instant) -> Result<(), Failure> {
+        let Some(greeting) = self.greeting.clone() else {
+            return Ok(());
+        };
+        match self.send(Request::one(&greeting, deadline)).await {
+            Ok(Value::ServerError(error)) => return Err(Failure::Answer(error.into())),
+            Ok(_) => {}
+            Err(failure @ (Failure::Lost(_) | Failure::TimedOut)) => {
+                let place = self.dial.place();
+                return Err(Failure::NotSent(failure.into_error(|| place, true)));
+            }
+            Err(failure) => return Err(failure),
+        }
+        self.greeting = None;
+        Ok(())
     }
 
     /// There are new credentials since it was made.
@@ -174,7 +195,18 @@ impl Dedicated {
             asked: None,
             next: None,
             transaction: Transaction::default(),
+            greeting: None,
         }
+    }
+
+    /// Carries a command out on every new connection before anything else. What it writes is there for as long as the
+    /// connection serves: a server that lost its data has lost its connections too.
+    ///
+    /// The embedded engine does not lose its data, and is not greeted.
+    #[cfg(feature = "messaging")]
+    pub(crate) fn greet(mut self, greeting: Cmd) -> Self {
+        self.greeting = Some(Arc::new(greeting));
+        self
     }
 
     /// Sends a command that may block for `wait` and reads its reply.
@@ -262,6 +294,7 @@ impl Dedicated {
             dial,
             switches,
             rotations,
+            greeting: self.greeting.clone(),
         }))
     }
 }
@@ -287,8 +320,12 @@ impl Destination for Dedicated {
         };
         match state {
             State::Closed => Err(Failure::NotSent(Error::unavailable("not connected"))),
-            State::Open(open) => {
-                let outcome = match open.send(request).await {
+            State::Open(mut open) => {
+                let outcome = match open.greet(request.deadline).await {
+                    Ok(()) => open.send(request).await,
+                    Err(failure) => Err(failure),
+                };
+                let outcome = match outcome {
                     Ok(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
                     outcome => outcome,
                 };

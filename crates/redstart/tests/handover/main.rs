@@ -290,7 +290,8 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
             .arg(list.key())
             .arg("0");
         let mut own = waiting.dedicated(list.key());
-        own.query::<redis::Value>(&take, PATIENCE).await
+        // As long as the hand-over of many keys may take.
+        own.query::<redis::Value>(&take, PATIENCE * 30).await
     });
 
     let address = running.url.trim_start_matches("redis://");

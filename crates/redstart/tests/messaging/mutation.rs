@@ -276,6 +276,14 @@ async fn a_cancelled_take_that_keeps_its_item_is_noticed() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_late_look_that_is_carried_out_is_noticed() -> Result<()> {
+    let look = include_str!("../../src/messaging/reliable_list/give_back.lua");
+    let broken = without(look, "if tonumber(ARGV[2]) <= last then return 0 end", "");
+    let test = "reliable_list::a_look_that_arrives_late_takes_nothing_away::embedded";
+    must_notice(test, "reliable_list.give_back", &broken).await
+}
+
+#[tokio::test]
 async fn endings_of_others_that_are_written_with_ones_own_are_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let broken = without(finish, "    ids = still\n", "");

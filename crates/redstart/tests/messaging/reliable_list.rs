@@ -1,9 +1,9 @@
 use std::{collections::HashMap, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use redstart::{
     Store,
-    key::Layout,
+    key::{Keys, Layout},
     messaging::{ReliableList, Settled},
 };
 use redstart_testkit::{
@@ -243,6 +243,62 @@ matrix! {
         assert_eq!(again.done().await?, Settled::Done);
         Ok(())
     }
+}
+
+matrix! {
+    async fn a_look_that_arrives_late_takes_nothing_away(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let list = ReliableList::builder(&store, backend.namespace(), "l").lease(LONG * 100).build()?;
+        let mut consumer = list.consumer().await?;
+        list.push("a").await?;
+        drop(consumer.take(LONG).await?);
+        // Before it takes again, it looks for what it dropped.
+        let item = consumer.take(LONG).await?.expect("it came back");
+        let entity = Keys::new(backend.namespace(), "list")?.entity("l")?;
+        let names: Vec<String> = store.query(redis::cmd("ZRANGE").arg(entity.part("consumers")).arg(0).arg(-1)).await?;
+        let [name] = &names[..] else { bail!("there is one consumer: {names:?}") };
+        let all = redstart::script::all();
+        let look = all.iter().find(|script| script.name() == "reliable_list.give_back").expect("a script");
+        // Another copy of its first look, from before it had the item.
+        let taken = format!("taken:{name}");
+        let call = look.on(&entity).key().part(&taken).part("looks").part("consumers").arg(name).arg(1);
+        let back: u64 = call.run(&store).await?;
+        assert_eq!((back, list.waiting().await?), (0, 0));
+        assert_eq!(item.done().await?, Settled::Done);
+        consumer.close().await?;
+        assert_eq!(store.query::<u64>(redis::cmd("EXISTS").arg(entity.part("looks"))).await?, 0);
+        Ok(())
+    }
+}
+
+/// A server that starts without its data does not know its consumers. What they take from then on can be found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_the_server_forgot_is_registered_before_it_takes() -> Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let server = Server::builder(kind).start().await?;
+        let store = Store::connect(&server.url()).await?;
+        let list = ReliableList::builder(&store, "forgotten", "l")
+            .lease(LONG * 100)
+            .build()?;
+        let mut consumer = list.consumer().await?;
+        list.push("a").await?;
+        let item = consumer.take(LONG).await?.expect("it was pushed");
+        server.restart().await?;
+        let pushed = eventually(LONG, async || list.push("b").await.is_ok());
+        ensure!(pushed.await);
+        let again = eventually(LONG, async || {
+            let taken = consumer.take(LONG).await;
+            taken.is_ok_and(|item| item.is_some_and(|item| item.payload() == b"b"))
+        });
+        ensure!(again.await);
+        let consumers = Keys::new("forgotten", "list")?
+            .entity("l")?
+            .part("consumers");
+        let known: u64 = store.query(redis::cmd("ZCARD").arg(consumers)).await?;
+        assert_eq!(known, 1, "{kind:?}");
+        drop(item);
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -476,6 +476,54 @@ async fn claims_of_several_runs_that_were_called_off_are_refused() -> anyhow::Re
     Ok(())
 }
 
+/// A run with a short TTL, and `forget`, leave the marks of runs that were called off.
+#[tokio::test]
+async fn marks_of_runs_that_were_called_off_last_a_minute() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let second = Duration::from_secs(1);
+    let keys = Idempotency::builder(&store, "short", "pay")
+        .ttl(second * 5)
+        .lease(second)
+        .build()?;
+    let late = |token| RawRun {
+        store: &store,
+        entity: redstart::key::Keys::named("short", "idempotency", "pay")
+            .and_then(|keys| keys.entity("a"))
+            .expect("valid names"),
+        token,
+    };
+    let work = Work::default();
+    late("gone").release().await?;
+    assert_eq!(
+        keys.run("a", b"5", work.clone().pay()).await?,
+        done("paid 1")
+    );
+    assert_eq!(
+        keys.run("a", b"5", work.clone().pay()).await?,
+        replayed("paid 1")
+    );
+    store.advance(second * 6)?;
+    assert_eq!(late("gone").begin().await?, ["void"]);
+    // The result is kept no longer than it should be.
+    assert_eq!(
+        keys.run("a", b"5", work.clone().pay()).await?,
+        done("paid 2")
+    );
+    // Whoever had a key that is forgotten does not get it again by a copy of its request.
+    keys.forget("a").await?;
+    assert_eq!(late("dead").begin().await?, ["started"]);
+    keys.forget("a").await?;
+    for token in ["gone", "dead"] {
+        assert_eq!(late(token).begin().await?, ["void"], "{token}");
+    }
+    store.advance(second * 61)?;
+    let entity = late("gone").entity;
+    let exists: u32 = store.query(redis::cmd("EXISTS").arg(entity.key())).await?;
+    assert_eq!(exists, 0, "nothing stays");
+    assert_eq!(keys.run("a", b"5", work.pay()).await?, done("paid 3"));
+    Ok(())
+}
+
 #[tokio::test]
 async fn while_the_store_is_down_the_policy_decides() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;

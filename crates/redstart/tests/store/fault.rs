@@ -443,3 +443,50 @@ async fn fault_a_slot_migration_goes_unnoticed() -> anyhow::Result<()> {
     assert_eq!(sum.unwrap_or(0), total);
     Ok(())
 }
+
+/// Only the owner of a key knows who has its last write, and WAIT has no key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_wait_is_not_answered_by_a_node_that_has_nothing_to_wait_for() -> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let cluster = Cluster::builder(kind)
+            .masters(3)
+            .replicas(1)
+            .node_timeout(Duration::from_secs(60))
+            .start()
+            .await?;
+        let store = Store::builder(&cluster.url())
+            .deadline(Duration::from_secs(30))
+            .connect()
+            .await?;
+        let entity = Keys::new("app", "wait")?.entity("x")?;
+        let owner = cluster.owner(entity.slot()).await?;
+        let replica = cluster.replicas_of(owner).await?[0];
+        let mut set = redis::cmd("SET");
+        set.arg(entity.key()).arg(1);
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(1).arg(10_000);
+        store.query::<()>(&set).await?;
+        assert_eq!(
+            store.query::<u64>(&wait).await?,
+            1,
+            "{kind:?}: all replicas answer"
+        );
+        cluster.node(replica).pause()?;
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(1).arg(200);
+        for _ in 0..6 {
+            store.query::<()>(&set).await?;
+            assert_eq!(
+                store.query::<u64>(&wait).await?,
+                0,
+                "{kind:?}: nobody has it"
+            );
+        }
+        let mut both = redis::pipe();
+        both.add_command(set).ignore().add_command(wait);
+        let (confirmed,): (u64,) = store.pipeline(&both).await?;
+        assert_eq!(confirmed, 0, "{kind:?}: in a pipeline too");
+        cluster.node(replica).resume()?;
+    }
+    Ok(())
+}

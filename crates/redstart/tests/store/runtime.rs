@@ -38,6 +38,23 @@ fn a_call_ends_by_its_deadline_while_the_runtime_that_connected_stands_still() -
     Ok(())
 }
 
+/// Callers in a hurry do not decide that a connection is dead. Nobody else looks, and it is left all the same.
+#[test]
+fn callers_in_a_hurry_leave_a_connection_whose_runtime_stands_still() -> anyhow::Result<()> {
+    let (first, second) = (runtime(), runtime());
+    let server = first.block_on(Server::builder(Kind::Redis).start())?;
+    let url = format!("{}?timeout=1s", server.url());
+    let store = first.block_on(Store::connect(&url))?;
+    second.block_on(async {
+        let hurried = store.within(Duration::from_millis(200));
+        let works = eventually(Duration::from_secs(30), async || {
+            hurried.query::<()>(&redis::cmd("PING")).await.is_ok()
+        });
+        assert!(works.await, "every call times out");
+    });
+    Ok(())
+}
+
 #[test]
 fn a_store_outlives_the_runtime_that_connected_it() -> anyhow::Result<()> {
     let first = runtime();

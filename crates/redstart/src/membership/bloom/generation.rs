@@ -113,10 +113,11 @@ pub(super) struct Totals {
 }
 
 /// A change of the state of partitions.
+#[derive(Clone, Copy)]
 pub(super) struct Mark<'a> {
     /// The states that they may be in.
     pub(super) from: &'a str,
-    /// The generation that they must name; 0 for any.
+    /// The generation that they must name.
     pub(super) named: u32,
     /// The state afterwards, and the generation that they name then.
     pub(super) to: &'a str,
@@ -180,9 +181,52 @@ impl Generation {
     /// Moves every partition from one state to another.
     pub(super) async fn mark(&self, store: &Store, mark: Mark<'_>) -> Result<()> {
         self.all(
-            self.marks(store, mark).await?,
+            self.marks(store, |_| mark).await?,
             "a partition is not in the state that a rebuild expects; another rebuild may have taken over",
         )
+    }
+
+    /// The state of each partition and the generation that it names; `None` for one that is missing.
+    pub(super) async fn states(&self, store: &Store) -> Result<Vec<Option<(String, u32)>>> {
+        let mut pipeline = redis::Pipeline::with_capacity(self.partitions.len());
+        for partition in &self.partitions {
+            let key = partition.entity.part("0");
+            pipeline.cmd("GETRANGE").arg(key).arg(36).arg(45);
+        }
+        let headers: Vec<Vec<u8>> = store.pipeline(&pipeline).await?;
+        let state = |header: Vec<u8>| {
+            let (state, named) = (header.first()?, header.get(6..10)?);
+            let named = u32::from_le_bytes(named.try_into().ok()?);
+            Some((char::from(*state).to_string(), named))
+        };
+        Ok(headers.into_iter().map(state).collect())
+    }
+
+    /// Marks every partition as one beside which another generation is built, if it still is in the state that was read.
+    /// `false` if one is not: another rebuild marks them too.
+    pub(super) async fn build_beside(
+        &self,
+        store: &Store,
+        states: &[Option<(String, u32)>],
+        next: u32,
+    ) -> Result<bool> {
+        let mark = |index: usize| {
+            let state = states.get(index).and_then(Option::as_ref);
+            let (from, named) = match state {
+                Some((from, named)) if from != "m" => (&from[..], *named),
+                _ => ("", 0),
+            };
+            Mark {
+                from,
+                named,
+                to: "b",
+                following: next,
+                lost: true,
+            }
+        };
+        let answers = self.marks(store, mark).await?;
+        let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(answers.iter().all(|answer| *answer == 1))
     }
 
     /// Whether a partition was marked as moved to a generation.
@@ -195,15 +239,20 @@ impl Generation {
             following: to,
             lost: false,
         };
-        let answers = self.marks(store, mark).await?;
+        let answers = self.marks(store, |_| mark).await?;
         let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
         Ok(answers.contains(&1))
     }
 
     /// Marks every partition that is in one of the states; says of each whether it is marked.
-    async fn marks(&self, store: &Store, mark: Mark<'_>) -> Result<Vec<Result<u8>>> {
+    async fn marks<'a>(
+        &self,
+        store: &Store,
+        mark: impl Fn(usize) -> Mark<'a>,
+    ) -> Result<Vec<Result<u8>>> {
         let mut batch = Batch::new();
         for (index, partition) in self.partitions.iter().enumerate() {
+            let mark = mark(index);
             batch.push(
                 self.first(MARK.on(&partition.entity))
                     .arg(&self.config.header(index, 0)[..])

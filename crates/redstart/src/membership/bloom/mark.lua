@@ -1,6 +1,6 @@
 -- Moves a partition from one state to another: o(pen), b(uilding a generation that takes adds too), m(oved).
 -- KEYS[1] the first layer, or the header
--- ARGV[1] the configuration  ARGV[2] the states it may be in  ARGV[3] the generation it must name, 0 for any
+-- ARGV[1] the configuration  ARGV[2] the states it may be in  ARGV[3] the generation it must name
 -- ARGV[4] the new state  ARGV[5] the generation it names then
 -- ARGV[6] 1 if one that has moved to a generation that the root does not name, or that is missing, is no obstacle
 -- Returns 1 if it is in the new state or no obstacle, 0 if not
@@ -23,7 +23,7 @@ if state == 'm' and ARGV[6] == '1' then
   end
   return 1
 end
-if not string.find(ARGV[2], state, 1, true) or (wanted > 0 and following ~= wanted) then
+if not string.find(ARGV[2], state, 1, true) or following ~= wanted then
   return 0
 end
 redis.call('SETRANGE', KEYS[1], 36, ARGV[4])

@@ -77,15 +77,21 @@ impl Bloom {
         observe::operation("bloom.rebuild", self.keys.namespace(), async {
             for _ in 0..3 {
                 let row = self.reload().await?;
-                if row.phase == "sealing" {
-                    self.switch(&row).await?;
-                    continue;
+                let sealed = row.phase == "sealing";
+                if sealed {
+                    match self.switch(&row).await {
+                        Ok(()) => continue,
+                        // Partitions are not as it left them: servers lost marks, and with them adds to the next generation.
+                        Err(error) if error.is_config() => {}
+                        Err(error) => return Err(error),
+                    }
                 }
                 let (current, replaced) = {
                     let state = self.state.read();
                     (state.current.clone(), state.next.clone())
                 };
                 if let Some(next) = &replaced
+                    && !sealed
                     && current.any_moved(&self.store, next.number()).await?
                 {
                     self.seal(&row).await?;
@@ -112,15 +118,7 @@ impl Bloom {
                     *state = State::new(&self.keys, &self.name, &building, Some(&state))?;
                 }
                 let next = Arc::new(Generation::new(&self.keys, &self.name, config)?);
-                next.create(&self.store).await?;
-                let mark = Mark {
-                    from: "ob",
-                    named: 0,
-                    to: "b",
-                    following: next.number(),
-                    lost: true,
-                };
-                current.mark(&self.store, mark).await?;
+                self.begin(&building, &current, &next).await?;
                 if let Some(replaced) = replaced {
                     replaced.delete(&self.store).await?;
                 }
@@ -134,6 +132,31 @@ impl Bloom {
             ))
         })
         .await
+    }
+
+    /// Makes the next generation and marks the partitions of the current one, unless another rebuild has replaced this one.
+    ///
+    /// A mark changes only what was read before the root was: a process that stood still in between, and a request that is
+    /// read late, cannot take a partition back from the rebuild that replaced this one.
+    async fn begin(&self, building: &Root, current: &Generation, next: &Generation) -> Result<()> {
+        next.create(&self.store).await?;
+        for _ in 0..10 {
+            let states = current.states(&self.store).await?;
+            if read_root(&self.store, &self.root).await? != *building {
+                // Whoever replaced it may have deleted the generation before it was made.
+                next.delete(&self.store).await?;
+                return Err(taken_over());
+            }
+            if current
+                .build_beside(&self.store, &states, next.number())
+                .await?
+            {
+                return Ok(());
+            }
+        }
+        Err(Error::unavailable(
+            "other callers keep rebuilding the filter",
+        ))
     }
 
     /// Seals a rebuild and completes it.
@@ -290,4 +313,77 @@ impl BloomRebuild {
 
 fn taken_over() -> Error {
     Error::config("another rebuild of the filter has replaced this one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+
+    /// Announces a rebuild, as a process does that stands still right afterwards.
+    async fn announce(filter: &Bloom) -> Result<(Root, Arc<Generation>, Generation)> {
+        let row = filter.reload().await?;
+        let current = filter.state.read().current.clone();
+        let old = &current.config;
+        let config = Config::new(old.mode, old.scaling, 1_000, 0.01, old.key_bytes);
+        let building = Root {
+            phase: "building".to_owned(),
+            current: row.current.clone(),
+            next: config.text(),
+        };
+        assert_eq!(
+            swap_root(&filter.store, &filter.root, &row, &building).await?,
+            building
+        );
+        let next = Generation::new(&filter.keys, &filter.name, config)?;
+        Ok((building, current, next))
+    }
+
+    #[tokio::test]
+    async fn a_rebuild_that_was_replaced_takes_no_partition_back() -> Result<()> {
+        let store = Store::connect("memory://").await?;
+        let filter = Bloom::builder(&store, "app", "users")
+            .capacity(1_000)
+            .create()
+            .await?;
+        filter.add("ann").await?;
+        // It goes on before, or after, it looked at the partitions.
+        for looked in [false, true] {
+            let (building, current, next) = announce(&filter).await?;
+            let states = current.states(&store).await?;
+            let rebuild = filter.rebuild(2_000, 0.01).await?;
+            if looked {
+                let mine = next.number();
+                assert!(!current.build_beside(&store, &states, mine).await?);
+            } else {
+                let late = filter.begin(&building, &current, &next).await;
+                assert!(late.is_err_and(|error| error.is_config()));
+            }
+            filter.add("bob").await?;
+            rebuild.add_many(&["ann"]).await?;
+            rebuild.finish().await?;
+            assert_eq!(filter.contains_many(&["ann", "bob"]).await?, [true, true]);
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_sealed_rebuild_whose_marks_were_lost_is_replaced() -> Result<()> {
+        let store = Store::connect("memory://").await?;
+        let filter = Bloom::builder(&store, "app", "users")
+            .capacity(1_000)
+            .create()
+            .await?;
+        let (building, ..) = announce(&filter).await?;
+        let sealing = Root {
+            phase: "sealing".to_owned(),
+            ..building.clone()
+        };
+        swap_root(&store, &filter.root, &building, &sealing).await?;
+        let rebuild = filter.rebuild(2_000, 0.01).await?;
+        rebuild.add_many(&["ann"]).await?;
+        rebuild.finish().await?;
+        assert!(filter.contains("ann").await?);
+        Ok(())
+    }
 }

@@ -5,7 +5,7 @@
 -- those that were not.
 --
 -- KEYS  1 the list  2 consumers, by when to check them  3 what that consumer took
---       4 consumers that were found silent, by the end of their lease
+--       4 consumers that were found silent, by the end of their lease  5 numbers of the last looks, by consumer
 -- ARGV  1 consumer  2 '1' = it unregisters, whatever its lease says; '2' = so it does, and a take of it may be under way
 -- Returns  {how many items were put back, 1 if there are more}
 local now = now()
@@ -22,6 +22,7 @@ local died = tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]) or (ARGV[2] == '2' 
 if ARGV[2] == '1' or died + 86400000000 < now then
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('ZREM', KEYS[4], ARGV[1])
+  redis.call('ZREM', KEYS[5], ARGV[1])
 else
   redis.call('ZADD', KEYS[4], string.format('%.0f', died), ARGV[1])
   redis.call('ZADD', KEYS[2], string.format('%.0f', now + math.max(1000000, now - died)), ARGV[1])

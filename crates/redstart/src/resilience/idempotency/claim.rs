@@ -18,7 +18,7 @@ const CLAIMS: usize = 8;
 
 /// How long, at least, a claim that was called off is refused if it arrives after that: longer than a request may stay in
 /// the buffers of a network that was interrupted or of a server that hung.
-const LATE_CLAIM: Duration = Duration::from_secs(60);
+pub(super) const LATE_CLAIM: Duration = Duration::from_secs(60);
 
 /// What the store says to a run that wants to begin.
 pub(super) enum Begun {

@@ -1,4 +1,4 @@
--- Keeps the result of a run, unless another run has taken the request over.
+-- Keeps the result of a run, unless another run has taken the request over. After now.lua and keep.lua.
 --
 -- KEYS     1  the request
 -- ARGV     1  token of the run
@@ -6,11 +6,20 @@
 --          3  result
 --          4  ms to keep it
 -- Returns  1, or 0 if another run has the request
-local token = redis.call('HGET', KEYS[1], 't')
+local found = redis.call('HMGET', KEYS[1], 't', 'l')
 -- A record that is gone (evicted, or its time was over) belongs to nobody: the result is written anyway.
-if token and token ~= ARGV[1] then return 0 end
--- Claims that arrive late get the result from now on, so the marks of runs that were called off go too.
-redis.call('DEL', KEYS[1])
+if found[1] and found[1] ~= ARGV[1] then return 0 end
+local last = found[2]
+if last and tonumber(last) <= now() / 1000 + ARGV[4] then
+  -- Claims that arrive late get the result for as long as the marks of runs that were called off would last.
+  last = false
+end
+if last then
+  redis.call('HDEL', KEYS[1], 'e', 'u')
+  redis.call('HSET', KEYS[1], 'x', string.format('%.0f', math.floor(now() / 1000) + ARGV[4]))
+else
+  redis.call('DEL', KEYS[1])
+end
 redis.call('HSET', KEYS[1], 'f', ARGV[2], 't', ARGV[1], 'r', ARGV[3])
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
+keep(ARGV[4], last)
 return 1

@@ -371,6 +371,7 @@ fn needs_own_session(cmd: &Cmd) -> bool {
         b"BZPOPMIN",
         b"CLIENT",
         b"WAIT",
+        b"WAITAOF",
         b"XREAD",
         b"XREADGROUP",
     ];

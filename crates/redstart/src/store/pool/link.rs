@@ -268,7 +268,7 @@ impl Link {
             Err(Failure::Answer(error)) => Err(self.refused(error, generation)),
             Err(Failure::TimedOut) => {
                 // A caller in a hurry fails alone: others share the connection.
-                if Instant::now() >= unanswered.grace {
+                if Instant::now() >= unanswered.grace || live.wire.is_overdue() {
                     self.unanswered(generation, unanswered.grace);
                 }
                 Err(Failure::TimedOut)

@@ -72,18 +72,19 @@ impl Word {
     }
 
     /// A sentinel is not heard any more.
+    ///
+    /// If it named the master that we have, it may have outvoted those that name another one: they are asked again. One that
+    /// was not heard before changes nothing, however often its line fails.
     fn silent(&self, sentinel: usize) {
         let mut told = self.told.lock();
-        if let Some(word) = told.get_mut(sentinel) {
-            *word = None;
-        }
-        // What it said last may have outvoted those that name another master: they are asked again.
+        let said = told.get_mut(sentinel).and_then(Option::take);
         let named = self.named.lock();
-        if named.is_some()
+        let decided = said.is_some() && said == *named;
+        if decided
             && told
                 .iter()
                 .flatten()
-                .any(|word| Some(word) != named.as_ref())
+                .any(|word| said.as_ref() != Some(word))
         {
             self.switches.send_modify(|switches| *switches += 1);
         }
@@ -371,4 +372,32 @@ fn switched_to(value: Value, master: &str) -> Option<Address> {
         host: host.to_owned(),
         port: port.parse().ok()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_sentinel_counts_once_and_only_if_it_had_a_say() {
+        let server = |port| Address::Tcp {
+            host: "db".to_owned(),
+            port,
+        };
+        let (ours, other) = (server(1), server(2));
+        let word = Word {
+            named: Mutex::new(Some(ours.clone())),
+            told: Mutex::new(vec![None, Some(ours.clone()), Some(ours), Some(other)]),
+            switches: watch::Sender::new(0),
+        };
+        let switches = |sentinel| {
+            word.silent(sentinel);
+            *word.switches.borrow()
+        };
+        assert_eq!(switches(0), 0, "it was never heard");
+        assert_eq!(switches(1), 1, "it may have outvoted the last one");
+        assert_eq!(switches(1), 1, "it is still silent");
+        assert_eq!(switches(3), 1, "it had named another server");
+        assert_eq!(switches(2), 1, "nobody names another server");
+    }
 }

@@ -204,6 +204,14 @@ impl Wire {
         Handle::try_current().is_ok_and(|here| here.id() != self.runtime)
     }
 
+    /// Whether a reply should have come long ago. The connection's own task looks at that too, unless its runtime stands
+    /// still.
+    pub(crate) fn is_overdue(&self) -> bool {
+        let queue = self.shared.queue.lock();
+        let oldest = queue.waiters.front();
+        oldest.is_some_and(|waiter| waiter.patience <= Instant::now())
+    }
+
     /// Sends the request; its reply comes through what is returned. `None` if too much waits to be sent.
     fn ask(&self, request: Request<'_>) -> Option<oneshot::Receiver<Outcome>> {
         let deadline = request.deadline;

@@ -28,14 +28,16 @@ return { 'queue', 'reserved' }, { 'channel', string.rep('0', 51) .. name(1), 1 }
 -- [reliable_list.give_back] The consumer holds 100 items, and does not know of one.
 for i = 1, 100 do call('RPUSH', 'taken', name(i)) end
 lfill('list')
-local args = {}
+zfill('consumers', PAST)
+zfill('looks', 0)
+local args = { name(1), 1000000 }
 for i = 2, 100 do args[#args + 1] = name(i) end
-return { 'list', 'taken' }, args
+return { 'list', 'taken', 'looks', 'consumers' }, args
 
 -- [reliable_list.reap] at most 1900: a dead consumer has thousands of items; 500 of them are put back at a time.
 lfill('taken')
 zfill('consumers', PAST)
-return { 'list', 'consumers', 'taken', 'silent' }, { name(1), 0 }
+return { 'list', 'consumers', 'taken', 'silent', 'looks' }, { name(1), 0 }
 
 -- [reliable_list.renew] 100 dead consumers are named.
 zfill('consumers', PAST)

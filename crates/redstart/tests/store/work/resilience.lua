@@ -44,6 +44,10 @@ return { 'request' }, { 'token', 60000 }
 call('HSET', 'request', 'f', 'print', 't', 'token', 'e', 1)
 return { 'request' }, { 'token', 'print', 'result', 60000 }
 
+-- [idempotency.forget]
+call('HSET', 'request', 'f', 'print', 't', 'token', 'e', 1)
+return { 'request' }, { 60000 }
+
 -- [idempotency.release]
 call('HSET', 'request', 'f', 'print', 't', 'token', 'e', 1)
 return { 'request' }, { 'token', 60000 }

@@ -35,7 +35,7 @@ pub(super) enum Gather {
     Concat,
     /// MGET: each reply's elements go back to where their keys stood.
     Positions,
-    /// SCRIPT EXISTS: it is there only if it is there on every node.
+    /// SCRIPT EXISTS, WAIT, WAITAOF: something is there, or was confirmed, only as far as it is so on every node.
     Least,
 }
 
@@ -166,6 +166,8 @@ pub(super) fn route(cmd: &Cmd) -> Route {
                 Route::AllMasters(Gather::First)
             }
         }
+        // Nobody knows which of them has the last write.
+        b"WAIT" | b"WAITAOF" => Route::AllMasters(Gather::Least),
         b"DBSIZE" => Route::AllMasters(Gather::Sum),
         b"SCAN" => Route::Nowhere(Error::config(
             "SCAN sees the keys of one node of a Cluster, and the others do not know its cursor: use store.scan(), \
@@ -231,6 +233,9 @@ impl Gather {
                     .flat_map(|reply| reply.into_sequence().unwrap_or_default())
                     .collect(),
             ),
+            Gather::Least if matches!(replies.first(), Some(Value::Int(_))) => {
+                Value::Int(ints().min().unwrap_or_default())
+            }
             Gather::Least => {
                 let mut least: Option<Vec<i64>> = None;
                 for reply in replies {
