@@ -212,7 +212,6 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a dropped item that does not come back", ReliableList, "reliable_list.give_back", "redis.call('RPUSH', KEYS[1], item)", ""),
     script("a silent consumer that is never looked at", ReliableList, "reliable_list.renew", "return redis.call('ZRANGE'", "do return {} end return redis.call('ZRANGE'"),
     script("a silent consumer that is looked at once", ReliableList, "reliable_list.reap", "died + 86400000000 < now", "true"),
-    switch("a consumer that takes although its server forgot it", ReliableList, "takers are registered anew"),
     switch("a take that was given up, of a consumer that has left", ReliableList, "a take that was given up"),
     script("a write of a late holder", Fenced, "fenced.write", "if fence < highest then", "if false then"),
     script("a deletion that forgets the token", Fenced, "fenced.write", "redis.call('HDEL', KEYS[1], 'value')", "redis.call('DEL', KEYS[1])"),
