@@ -206,3 +206,100 @@ fn libraries_can_still_be_listed() {
                   assert(n == m and n > 10) for k in pairs(_G) do n = n + 1 end return 'listed'";
     assert_eq!(eval(&mut session, script), Reply::bulk("listed"));
 }
+
+/// Lua has no limit of its own for these: without one of ours, each would end the whole process.
+#[test]
+fn no_script_breaks_the_interpreter() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let many = "too many results to unpack";
+    let complex = "pattern too complex";
+    for (script, error) in [
+        ("return {unpack({1, 2}, 0, 2147483647)}", many),
+        ("return {unpack({1, 2}, -2147483648, 2147483647)}", many),
+        ("return {unpack({1, 2}, -2147483647)}", many),
+        ("return {unpack({1, 2}, 4294967296, 2147483647)}", many),
+        ("return {unpack({1, 2}, '0', '2147483647')}", many),
+        ("return {unpack({1, 2}, 0/0, 2147483647)}", many),
+        ("return {unpack({1, 2}, 1, 8001)}", many),
+        (
+            "local x = ('a'):rep(99999):find(('a?'):rep(99999))",
+            complex,
+        ),
+        ("local x = string.match('b', ('a-'):rep(99999))", complex),
+        ("local x = string.gmatch('b', ('a*'):rep(99999))", complex),
+        ("local x = string.gsub('b', ('a+'):rep(99999), '')", complex),
+        ("local x = string.find('b', ('('):rep(99999))", complex),
+    ] {
+        let Reply::Error(text) = eval(&mut session, script) else {
+            panic!("{script} is carried out");
+        };
+        let text = format!("{text:?}");
+        assert!(
+            text.contains(&format!("user_script:1: {error}")),
+            "{script}: {text}"
+        );
+    }
+    for script in [
+        "return #{unpack({}, 1, 7000)}",
+        "local t = {} for i = 1, 5000 do t[i] = i end return select('#', unpack(t))",
+        "return ('a'):rep(99999):find(('a?'):rep(400))",
+        "return ('+'):rep(99999):find(('+'):rep(99999), 1, true)",
+        "for i = 1, 99 do assert(loadstring('return 1', i .. 'name\\0tail')) collectgarbage() end return 1",
+    ] {
+        let reply = eval(&mut session, script);
+        assert!(!matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
+    }
+}
+
+/// What stands between a script and Lua's own functions is not seen in their errors.
+#[test]
+fn errors_of_guarded_functions_are_luas_own() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    for (script, error) in [
+        (
+            "local x = string.find(nil, 'x')",
+            "user_script:1: bad argument #1 to 'find' (string expected, got nil)",
+        ),
+        (
+            "local x = string.find('x')",
+            "user_script:1: bad argument #2 to 'find' (string expected, got no value)",
+        ),
+        (
+            "local x = string.gsub('x', 'x', true)",
+            "user_script:1: bad argument #3 to 'gsub' (string/function/table expected)",
+        ),
+        (
+            "local x = string.match('x', '%')",
+            "user_script:1: malformed pattern (ends with '%')",
+        ),
+        (
+            "local x = unpack(nil)",
+            "user_script:1: bad argument #1 to 'unpack' (table expected, got nil)",
+        ),
+        (
+            "local x = unpack({}, {})",
+            "user_script:1: bad argument #2 to 'unpack' (number expected, got table)",
+        ),
+        (
+            "local x = string.gsub('x', 'x', function() error('mine') end)",
+            "user_script:1: mine",
+        ),
+        (
+            "local x = string.gsub('x', 'x', function() error('mine', 0) end)",
+            "ERR mine",
+        ),
+    ] {
+        let Reply::Error(text) = eval(&mut session, script) else {
+            panic!("{script} is carried out");
+        };
+        let text = format!("{text:?}");
+        assert!(
+            text.contains(error) && text.matches("user_script:1: ").count() <= 1,
+            "{script}: {text}"
+        );
+    }
+    let kept = "local ok, e = pcall(string.gsub, 'x', 'x', function() error({ mine = 7 }) end) return e.mine";
+    assert_eq!(eval(&mut session, kept), Reply::Int(7));
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mlua::{Lua, MultiValue, Table, Value};
+use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
 use super::{
     argument::{argument_error, expected, type_name},
@@ -101,6 +101,14 @@ pub(super) fn functions(
                     type_name(Some(&value))
                 );
                 Err(Raise::Text(text.into_bytes()).into())
+            },
+        )?,
+    )?;
+    host.set(
+        "raise_own",
+        lua.create_function(
+            |lua, (name, text, level): (String, LuaString, usize)| -> mlua::Result<()> {
+                Err(own_error(lua, &name, &text.as_bytes(), level).into())
             },
         )?,
     )?;
@@ -235,4 +243,30 @@ fn failure_text(
         text.push_str(&format!(" script: {label}, on {source}:{line}."));
     }
     Ok(text.replace(['\r', '\n'], " "))
+}
+
+/// How the errors of Lua's own string functions and `unpack` begin.
+const OWN_ERRORS: &[&str] = &[
+    "bad argument",
+    "calling '?'",
+    "invalid capture",
+    "invalid pattern capture",
+    "invalid replacement value",
+    "malformed pattern",
+    "missing '['",
+    "pattern too complex",
+    "too many captures",
+    "too many results",
+    "unfinished capture",
+];
+
+/// The error of one of Lua's own functions that the sandbox called for a script: with the function's name and the position of
+/// the script. The error of a function that the script passed stays as it is.
+fn own_error(lua: &Lua, name: &str, text: &[u8], level: usize) -> Raise {
+    let mut begins = OWN_ERRORS.iter();
+    if !begins.any(|begin| text.starts_with(begin.as_bytes())) {
+        return Raise::Text(text.to_vec());
+    }
+    let text = String::from_utf8_lossy(text).replacen("'?'", &format!("'{name}'"), 1);
+    Raise::Text(format!("{}{text}", position(lua, level)).into_bytes())
 }

@@ -10,6 +10,9 @@ local pcall, xpcall, next, type, loadstring = pcall, xpcall, next, type, loadstr
 local setmetatable, unpack = setmetatable, unpack
 local concat, byte, resume = table.concat, string.byte, coroutine.resume
 local unwrap, unwrap_text = host.unwrap, host.unwrap_text
+local tonumber, error = tonumber, error
+-- Numbers beyond this do not stand for a place in a table.
+local FAR = 2 ^ 30
 
 -- Lua 5.1 has no read-only tables: a library is an empty table in front of the true one. Two rules
 -- keep it read-only:
@@ -38,11 +41,31 @@ local function settle(ok, value, ...)
     return false, unwrap_text(value)
 end
 
+-- What a function of Lua's own returned. Its errors name it and the line that called it, as if nothing stood in between.
+local function settle_own(name, ok, value, ...)
+    if ok then
+        return value, ...
+    end
+    if type(value) ~= "string" then
+        error(value, 0)
+    end
+    host.raise_own(name, value, 3)
+end
+
 local function settle_object(ok, value, ...)
     if ok then
         return ok, value, ...
     end
     return false, unwrap(value)
+end
+
+-- Lua reads the name of a chunk up to the first zero byte, and would use a copy that nothing keeps alive.
+local match = string.match
+local function chunk_name(name)
+    if type(name) == "string" then
+        return match(name, "^[^%z]*")
+    end
+    return name
 end
 
 local globals = {
@@ -65,7 +88,22 @@ local globals = {
     tonumber = tonumber,
     tostring = tostring,
     type = type,
-    unpack = unpack,
+    -- Lua counts the values with 32 bits, and a longer range would end the process.
+    unpack = function(t, from, to)
+        if type(t) == "table" then
+            local first, last = from or 1, to or #t
+            if type(first) == "number" and type(last) == "number" and last - first < 4000 then
+                if first > -FAR and first < FAR and last < FAR then
+                    return unpack(t, first, last)
+                end
+            end
+            first, last = tonumber(first), tonumber(last)
+            if first and last and not (first > -FAR and first < FAR and last > -FAR and last < FAR) then
+                host.raise_own("unpack", "too many results to unpack", 2)
+            end
+        end
+        return settle_own("unpack", pcall(unpack, t, from, to))
+    end,
     getmetatable = getmetatable,
     setmetatable = host.setmetatable,
     rawset = host.rawset,
@@ -82,7 +120,7 @@ local globals = {
         if type(text) == "string" and byte(text) == 27 then
             return nil, "attempt to load a binary chunk"
         end
-        return loadstring(text, name or text)
+        return loadstring(text, chunk_name(name or text))
     end,
     load = function(reader, name)
         local pieces = {}
@@ -94,7 +132,7 @@ local globals = {
         if byte(text) == 27 then
             return nil, "attempt to load a binary chunk"
         end
-        return loadstring(text, name or "=(load)")
+        return loadstring(text, chunk_name(name or "=(load)"))
     end,
 }
 
@@ -178,6 +216,36 @@ tables.setn = function(t, ...)
         writable("setn", t)
     end
     setn(t, ...)
+end
+
+-- Each of these characters costs a level of the C stack while a pattern is matched, and that has no limit of its own.
+local COMPLEX, MOST_COMPLEX = "[?*+()-]", 1000
+local find, gsub = string.find, string.gsub
+
+local function check_pattern(name, pattern)
+    if type(pattern) == "string" and #pattern > MOST_COMPLEX then
+        local _, count = gsub(pattern, COMPLEX, "")
+        if count > MOST_COMPLEX then
+            host.raise_own(name, "pattern too complex", 3)
+        end
+    end
+end
+
+for _, name in ipairs({ "gfind", "gmatch", "gsub", "match" }) do
+    local own = string[name]
+    string[name] = own and function(...)
+        local _, pattern = ...
+        check_pattern(name, pattern)
+        return settle_own(name, pcall(own, ...))
+    end
+end
+
+string.find = function(...)
+    local _, pattern, _, plain = ...
+    if not plain then
+        check_pattern("find", pattern)
+    end
+    return settle_own("find", pcall(find, ...))
 end
 
 math.random, math.randomseed = host.random, host.randomseed
