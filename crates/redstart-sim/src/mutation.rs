@@ -223,4 +223,11 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a cancelled job of a dead worker that runs again", QueueLimits, "queue.reclaim", "if flag(record, 16) then", "if false then"),
     script("a cancellation that leaves the job", QueueLimits, "queue.cancel", "local letter, now = state(record), now()", "if state(record) ~= 'x' then return 1 end local letter, now = state(record), now()"),
     script("a unique key that is kept by a job that is over", QueueLimits, "queue.finish", "if key and sub(redis.call('HGET', unique, key) or '', 1, 16) == id_of(record) then", "if false then"),
+    script("a mark that is not removed", CheckIns, "check_ins.mark", "KEYS[1], ARGV[1], ARGV[2])", "KEYS[1], ARGV[1], 1)"),
+    script("a day that is new every time", CheckIns, "check_ins.mark", "return was", "return 0"),
+    script("a year whose life is shortened", CheckIns, "check_ins.mark", "redis.call('PEXPIREAT', key, at, 'GT')", "redis.call('PEXPIREAT', key, at)"),
+    script("a year without an end", CheckIns, "check_ins.mark", "    redis.call('PEXPIREAT', key, at)\n", ""),
+    script("a user who is new every time", Activity, "activity.mark", "ARGV[i], 1) == 0 then", "ARGV[i], 1) >= 0 then"),
+    script("a day that is not combined", Activity, "activity.count", "unpack(KEYS, 2))", "KEYS[2], KEYS[2])"),
+    script("a day of active users whose life is shortened", Activity, "activity.mark", "redis.call('PEXPIREAT', key, at, 'GT')", "redis.call('PEXPIREAT', key, at)"),
 ];

@@ -6,9 +6,11 @@ use redstart::Store;
 
 use crate::{client::Client, world::World};
 
+mod activity;
 mod bloom;
 mod breaker;
 mod cache;
+mod check_ins;
 mod counting;
 mod cron;
 mod fenced;
@@ -90,6 +92,8 @@ pub enum Pattern {
     ReliableList,
     QueueLimits,
     Fenced,
+    CheckIns,
+    Activity,
 }
 
 impl Pattern {
@@ -120,6 +124,8 @@ impl Pattern {
         Self::ReliableList,
         Self::QueueLimits,
         Self::Fenced,
+        Self::CheckIns,
+        Self::Activity,
     ];
 
     /// Its name on the command line.
@@ -150,6 +156,8 @@ impl Pattern {
             Self::ReliableList => "reliable-list",
             Self::QueueLimits => "queue-limits",
             Self::Fenced => "fenced-values",
+            Self::CheckIns => "check-ins",
+            Self::Activity => "activity",
         }
     }
 
@@ -181,6 +189,8 @@ impl Pattern {
             Self::ReliableList => 500,
             Self::QueueLimits => 700,
             Self::Fenced => 300,
+            Self::CheckIns => 300,
+            Self::Activity => 300,
         }
     }
 
@@ -229,6 +239,8 @@ impl Pattern {
             Self::ReliableList => Arc::new(reliable_list::Handling::new(world)),
             Self::QueueLimits => Arc::new(job_limit::Limiting::new(world)),
             Self::Fenced => Arc::new(fenced::Fencing::new(world)),
+            Self::CheckIns => Arc::new(check_ins::Checking::new(world)),
+            Self::Activity => Arc::new(activity::Attending::new(world)),
         }
     }
 }
