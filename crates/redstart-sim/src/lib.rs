@@ -20,6 +20,7 @@
 //! | `late_grant` | locks that were granted once more to a request that was answered before |
 //! | `lifetime` | how long keys live whose life is only ever extended |
 //! | `lock_view` | the locks that have several kinds of holders or a line, as the servers gave them out |
+//! | `view_lease` | who builds a sorted view, as the servers gave it out |
 //! | `probe_place` | the places of a breaker's probes, as the servers gave them out |
 //! | `reason` | whether a fault of the world explains an error |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
@@ -58,6 +59,7 @@ pub mod shrink;
 mod slots;
 pub mod timeline;
 mod trace;
+mod view_lease;
 mod workload;
 mod world;
 

@@ -15,22 +15,26 @@ mod counting;
 mod cron;
 mod fenced;
 mod first_level;
+mod graph;
 mod idempotency;
 mod job_limit;
 mod leaderboard;
 mod limiter;
 mod locks;
 mod mutex;
+mod places;
 mod priority;
 mod queue;
 mod redlock;
 mod reliable_list;
 mod sessions;
+mod sorted_view;
 mod stock;
 mod store;
 mod stream;
 mod tags;
 mod topic;
+mod windowed;
 mod write_behind;
 mod write_through;
 
@@ -94,6 +98,10 @@ pub enum Pattern {
     Fenced,
     CheckIns,
     Activity,
+    Windowed,
+    Places,
+    SortedView,
+    Graph,
 }
 
 impl Pattern {
@@ -126,6 +134,10 @@ impl Pattern {
         Self::Fenced,
         Self::CheckIns,
         Self::Activity,
+        Self::Windowed,
+        Self::Places,
+        Self::SortedView,
+        Self::Graph,
     ];
 
     /// Its name on the command line.
@@ -158,6 +170,10 @@ impl Pattern {
             Self::Fenced => "fenced-values",
             Self::CheckIns => "check-ins",
             Self::Activity => "activity",
+            Self::Windowed => "windowed",
+            Self::Places => "places",
+            Self::SortedView => "sorted-view",
+            Self::Graph => "graph",
         }
     }
 
@@ -191,6 +207,10 @@ impl Pattern {
             Self::Fenced => 300,
             Self::CheckIns => 300,
             Self::Activity => 300,
+            Self::Windowed => 600,
+            Self::Places => 500,
+            Self::SortedView => 600,
+            Self::Graph => 450,
         }
     }
 
@@ -208,6 +228,19 @@ impl Pattern {
                 | Self::Breaker
                 | Self::CacheTags
                 | Self::WriteThrough
+        )
+    }
+
+    /// Whether some of its worlds [provoke](crate::Plan::provokes) what is rare otherwise.
+    pub fn can_be_provoked(self) -> bool {
+        matches!(
+            self,
+            Self::Queue
+                | Self::Idempotency
+                | Self::Bloom
+                | Self::WriteThrough
+                | Self::CacheTags
+                | Self::Graph
         )
     }
 
@@ -241,6 +274,10 @@ impl Pattern {
             Self::Fenced => Arc::new(fenced::Fencing::new(world)),
             Self::CheckIns => Arc::new(check_ins::Checking::new(world)),
             Self::Activity => Arc::new(activity::Attending::new(world)),
+            Self::Windowed => Arc::new(windowed::Metering::new(world)),
+            Self::Places => Arc::new(places::Locating::new(world)),
+            Self::SortedView => Arc::new(sorted_view::Sorting::new(world)),
+            Self::Graph => Arc::new(graph::Following::new(world)),
         }
     }
 }
