@@ -190,7 +190,8 @@ impl Filtering {
 
     async fn rebuild(&self, client: &mut Client, filter: &Bloom) {
         let capacity = client.dice.between(40, 120);
-        let begun = client.call("rebuild", 4, filter.rebuild(capacity, 0.001));
+        // It looks at the root, ends a rebuild that somebody left, and makes the partitions.
+        let begun = client.call("rebuild", 8, filter.rebuild(capacity, 0.001));
         let Some(Ok(rebuild)) = begun.await else {
             return;
         };
