@@ -501,7 +501,7 @@ impl Workload for Queueing {
                 client.rest(0, 800).await;
                 let task = Task {
                     number: client.dice.next() >> 16,
-                    lasts: match world.plan.provokes {
+                    lasts: match world.plan.provokes && client.dice.per_mille(200) {
                         // Longer than the lease of a worker that is cut off.
                         true => client.dice.between(0, 2 * self.lease.as_millis() as u64),
                         false => client.dice.between(0, 2000),
