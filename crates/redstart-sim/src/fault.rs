@@ -35,7 +35,7 @@ impl World {
             let world = self.clone();
             let workload = workload.clone();
             let kept: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
-            if let Some(lag) = lag(&fault.kind) {
+            if let Some(lag) = fault.kind.lag() {
                 let (world, kept) = (self.clone(), kept.clone());
                 let kind = fault.kind.clone();
                 self.agenda
@@ -656,16 +656,4 @@ impl World {
 /// When a sentinel learns of a failover: one may be cut off for a while.
 fn sentinel_delay(sentinel: usize, knows_after: Duration) -> Duration {
     Duration::from_millis(10 * sentinel as u64) + (knows_after / 16) * (sentinel as u32 - 2)
-}
-
-/// How long before a fault the data must be kept.
-fn lag(kind: &FaultKind) -> Option<Duration> {
-    match kind {
-        FaultKind::Crash {
-            lost: Lost::Tail(tail),
-            ..
-        } => Some(*tail),
-        FaultKind::Failover { lag, .. } | FaultKind::Promote { lag, .. } => Some(*lag),
-        _ => None,
-    }
 }

@@ -15,9 +15,12 @@
 //! | `fault` | lets things go wrong at their time |
 //! | `client`, `workload` | what the clients do, and the judges |
 //! | `history` | whether the answers of many calls can be explained |
+//! | `possible` | the histories of things that have few states |
 //! | `seen` | what the servers did, for judges that cannot tell from the answers alone |
 //! | `late_grant` | locks that were granted once more to a request that was answered before |
+//! | `lifetime` | how long keys live whose life is only ever extended |
 //! | `lock_view` | the locks that have several kinds of holders or a line, as the servers gave them out |
+//! | `view_lease` | who builds a sorted view, as the servers gave it out |
 //! | `probe_place` | the places of a breaker's probes, as the servers gave them out |
 //! | `reason` | whether a fault of the world explains an error |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
@@ -41,10 +44,12 @@ mod dice;
 mod fault;
 mod history;
 mod late_grant;
+mod lifetime;
 mod lock_view;
 pub mod mutation;
 mod network;
 pub mod plan;
+mod possible;
 mod probe_place;
 mod reason;
 mod resp;
@@ -54,6 +59,7 @@ pub mod shrink;
 mod slots;
 pub mod timeline;
 mod trace;
+mod view_lease;
 mod workload;
 mod world;
 

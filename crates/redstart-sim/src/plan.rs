@@ -35,6 +35,8 @@ pub struct Plan {
     pub settings_differ: bool,
     /// The servers keep a log on a disk and answer when it is written.
     pub keeps_log: bool,
+    /// The clients and the faults aim at what is rare in other worlds of the pattern.
+    pub provokes: bool,
     /// What goes wrong, in order of time.
     pub faults: Vec<Fault>,
 }
@@ -53,6 +55,18 @@ pub enum Shape {
 }
 
 impl FaultKind {
+    /// For how long before it the servers forget what they did.
+    pub fn lag(&self) -> Option<Duration> {
+        match self {
+            Self::Crash {
+                lost: Lost::Tail(lag),
+                ..
+            } => Some(*lag),
+            Self::Failover { lag, .. } | Self::Promote { lag, .. } => Some(*lag),
+            _ => None,
+        }
+    }
+
     /// Its name, for counting.
     pub fn name(&self) -> &'static str {
         match self {
@@ -274,8 +288,11 @@ impl Plan {
     /// The world of a seed.
     pub fn new(seed: u64, pattern: Pattern) -> Self {
         let mut dice = Dice::of(seed, &[0]);
+        let provokes = pattern.can_be_provoked() && Dice::of(seed, &[29]).per_mille(200);
         let shape = match dice.below(10) {
             _ if pattern == Pattern::Redlock => Shape::Separate,
+            // What is stored on one node must be about what another one loses.
+            _ if pattern == Pattern::CacheTags && provokes => Shape::Cluster,
             0..=5 => Shape::Single,
             6..=7 => Shape::Sentinel,
             _ => Shape::Cluster,
@@ -313,6 +330,7 @@ impl Plan {
             versions_differ: false,
             settings_differ: Dice::of(seed, &[22]).per_mille(250),
             keeps_log: Dice::of(seed, &[25]).per_mille(150),
+            provokes,
             faults: Vec::new(),
         };
         plan.choose_versions();
@@ -338,6 +356,7 @@ impl Plan {
         }
         plan.add_shortages();
         plan.add_restarts();
+        plan.provoke();
         plan.faults.sort_by_key(|fault| fault.at);
         plan
     }
@@ -405,6 +424,97 @@ impl Plan {
         }
         for fault in &mut self.faults {
             fault.at += UP_BEFORE;
+        }
+    }
+
+    /// What makes a missing check show that shows in one of many thousand worlds otherwise.
+    fn provoke(&mut self) {
+        if !self.provokes {
+            return;
+        }
+        let mut dice = Dice::of(self.seed, &[29, 1]);
+        let end = 200 + self.operations as u64 * self.pattern.pace();
+        match self.pattern {
+            // A worker does not reach any server for longer than its lease, while it runs a job.
+            Pattern::Queue => {
+                self.hurry();
+                for _ in 0..dice.between(1, 2) {
+                    let at = dice.millis(300, end);
+                    let client = dice.below(self.clients as u64) as usize;
+                    let lasts = dice.millis(3000, 9000);
+                    for server in 0..self.servers() {
+                        let kind = FaultKind::Silence {
+                            client,
+                            server,
+                            up: true,
+                            down: true,
+                            lasts,
+                        };
+                        self.faults.push(Fault { at, kind });
+                    }
+                }
+            }
+            // A process stands still for longer than its lease before it reads that it may begin, and asks again over a slow line.
+            Pattern::Idempotency => {
+                self.hurry();
+                self.weather.slow = (150, 1500);
+                for _ in 0..4 {
+                    let at = dice.millis(50, end);
+                    let client = dice.below(self.clients as u64) as usize;
+                    let lasts = dice.millis(1500, 6000);
+                    let kind = FaultKind::StopAtReply { client, lasts };
+                    self.faults.push(Fault { at, kind });
+                }
+            }
+            // Processes stand still between two steps of a change.
+            Pattern::Graph => {
+                for _ in 0..4 {
+                    let at = dice.millis(50, end);
+                    let client = dice.below(self.clients as u64) as usize;
+                    let lasts = dice.millis(300, 3000);
+                    let kind = FaultKind::StopAtReply { client, lasts };
+                    self.faults.push(Fault { at, kind });
+                }
+            }
+            // What was acknowledged last is lost.
+            Pattern::Bloom | Pattern::CacheTags => {
+                let at = dice.millis(1000, 1000 + end);
+                let kind = self.rollback(&mut dice);
+                self.faults.push(Fault { at, kind });
+            }
+            _ => {}
+        }
+    }
+
+    /// A short deadline, as far as the weather allows it.
+    fn hurry(&mut self) {
+        self.deadline = Duration::from_millis(match self.weather.delay.1 {
+            0..=3 => 300,
+            _ => 500,
+        });
+    }
+
+    /// A server goes back to what it knew a while ago.
+    fn rollback(&self, dice: &mut Dice) -> FaultKind {
+        let server = dice.below(self.servers() as u64) as usize;
+        let (lag, lasts) = (dice.millis(300, 1000), dice.millis(5, 500));
+        match self.shape {
+            Shape::Single | Shape::Separate => FaultKind::Crash {
+                server,
+                lost: Lost::Tail(lag),
+                silently: false,
+                lasts,
+            },
+            Shape::Sentinel => FaultKind::Failover {
+                lag,
+                old: OldMaster::Crashed,
+                knows_after: lasts,
+            },
+            Shape::Cluster => FaultKind::Promote {
+                server,
+                lag,
+                known_after: lasts,
+            },
         }
     }
 
@@ -593,6 +703,9 @@ impl fmt::Display for Plan {
         }
         if self.keeps_log {
             writeln!(f, "  the servers keep a log")?;
+        }
+        if self.provokes {
+            writeln!(f, "  what is rare is provoked")?;
         }
         for fault in &self.faults {
             writeln!(f, "  {:>8.3} s  {:?}", fault.at.as_secs_f64(), fault.kind)?;

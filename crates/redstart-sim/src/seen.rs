@@ -6,7 +6,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use redstart_engine::Reply;
 
-use crate::{late_grant::LateGrants, lock_view::LockView, network::Peer, probe_place::ProbePlaces};
+use crate::{
+    late_grant::LateGrants, lock_view::LockView, network::Peer, probe_place::ProbePlaces,
+    view_lease::ViewLeases,
+};
 
 /// What the servers carried out.
 #[derive(Default)]
@@ -17,6 +20,8 @@ pub struct Seen {
     pub locks: LockView,
     /// The places of a breaker's probes.
     pub probes: ProbePlaces,
+    /// The right to build a sorted view.
+    pub views: ViewLeases,
     refusals: Mutex<BTreeSet<String>>,
 }
 
@@ -40,6 +45,7 @@ impl Seen {
         self.late_grants.look(command, reply, now);
         self.locks.look(command, reply, now);
         self.probes.look(client, command, reply, now);
+        self.views.look(command, reply, now);
     }
 
     /// An engine itself answered with an error: the request was wrong, unless it is one of the usual ones.

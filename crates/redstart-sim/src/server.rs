@@ -407,6 +407,11 @@ impl Server {
                     return Some(reply);
                 }
             }
+            let compat = self.plan.compat(self.index, inner.starts);
+            if matches!(compat, Compat::Redis70 | Compat::Redis74) && sorts_by_keys(&name, args) {
+                let text = "ERR BY option of SORT denied in cluster mode.";
+                return Some(Reply::Error(text.into()));
+            }
         }
         if let Some(injection) = inner.injection.clone()
             && !control
@@ -424,6 +429,12 @@ impl Server {
     fn is_cluster(&self) -> bool {
         self.inner.lock().map.is_some()
     }
+}
+
+/// Scripts that sort by other keys, which servers before Redis 8 and Valkey 8 do not do in a cluster.
+fn sorts_by_keys(name: &[u8], args: &[Bytes]) -> bool {
+    let view = |word: &Bytes| word.ends_with(b":built");
+    name.starts_with(b"EVAL") && args.iter().any(view) && args.iter().any(|word| word == "BY")
 }
 
 /// Commands that are answered in any state.

@@ -6,29 +6,35 @@ use redstart::Store;
 
 use crate::{client::Client, world::World};
 
+mod activity;
 mod bloom;
 mod breaker;
 mod cache;
+mod check_ins;
 mod counting;
 mod cron;
 mod fenced;
 mod first_level;
+mod graph;
 mod idempotency;
 mod job_limit;
 mod leaderboard;
 mod limiter;
 mod locks;
 mod mutex;
+mod places;
 mod priority;
 mod queue;
 mod redlock;
 mod reliable_list;
 mod sessions;
+mod sorted_view;
 mod stock;
 mod store;
 mod stream;
 mod tags;
 mod topic;
+mod windowed;
 mod write_behind;
 mod write_through;
 
@@ -90,6 +96,12 @@ pub enum Pattern {
     ReliableList,
     QueueLimits,
     Fenced,
+    CheckIns,
+    Activity,
+    Windowed,
+    Places,
+    SortedView,
+    Graph,
 }
 
 impl Pattern {
@@ -120,6 +132,12 @@ impl Pattern {
         Self::ReliableList,
         Self::QueueLimits,
         Self::Fenced,
+        Self::CheckIns,
+        Self::Activity,
+        Self::Windowed,
+        Self::Places,
+        Self::SortedView,
+        Self::Graph,
     ];
 
     /// Its name on the command line.
@@ -150,6 +168,12 @@ impl Pattern {
             Self::ReliableList => "reliable-list",
             Self::QueueLimits => "queue-limits",
             Self::Fenced => "fenced-values",
+            Self::CheckIns => "check-ins",
+            Self::Activity => "activity",
+            Self::Windowed => "windowed",
+            Self::Places => "places",
+            Self::SortedView => "sorted-view",
+            Self::Graph => "graph",
         }
     }
 
@@ -181,6 +205,12 @@ impl Pattern {
             Self::ReliableList => 500,
             Self::QueueLimits => 700,
             Self::Fenced => 300,
+            Self::CheckIns => 300,
+            Self::Activity => 300,
+            Self::Windowed => 600,
+            Self::Places => 500,
+            Self::SortedView => 600,
+            Self::Graph => 450,
         }
     }
 
@@ -198,6 +228,19 @@ impl Pattern {
                 | Self::Breaker
                 | Self::CacheTags
                 | Self::WriteThrough
+        )
+    }
+
+    /// Whether some of its worlds [provoke](crate::Plan::provokes) what is rare otherwise.
+    pub fn can_be_provoked(self) -> bool {
+        matches!(
+            self,
+            Self::Queue
+                | Self::Idempotency
+                | Self::Bloom
+                | Self::WriteThrough
+                | Self::CacheTags
+                | Self::Graph
         )
     }
 
@@ -229,6 +272,12 @@ impl Pattern {
             Self::ReliableList => Arc::new(reliable_list::Handling::new(world)),
             Self::QueueLimits => Arc::new(job_limit::Limiting::new(world)),
             Self::Fenced => Arc::new(fenced::Fencing::new(world)),
+            Self::CheckIns => Arc::new(check_ins::Checking::new(world)),
+            Self::Activity => Arc::new(activity::Attending::new(world)),
+            Self::Windowed => Arc::new(windowed::Metering::new(world)),
+            Self::Places => Arc::new(places::Locating::new(world)),
+            Self::SortedView => Arc::new(sorted_view::Sorting::new(world)),
+            Self::Graph => Arc::new(graph::Following::new(world)),
         }
     }
 }

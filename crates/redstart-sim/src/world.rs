@@ -514,6 +514,14 @@ impl World {
             .any(|(begin, end)| *begin <= to && from <= *end)
     }
 
+    /// What is done next by a client that aims at a loss: when that loses everything from, and when it happens.
+    pub fn next_loss(&self, within: Duration) -> Option<(Duration, Duration)> {
+        let now = self.now();
+        let ahead = |fault: &&Fault| now < fault.at && fault.at <= now + within;
+        let mut losses = self.plan.faults.iter().filter(ahead);
+        losses.find_map(|fault| Some((fault.at.saturating_sub(fault.kind.lag()?), fault.at)))
+    }
+
     /// Whether keys of one slot may be of different times: a server lost writes in a world in which keys move one by one.
     pub fn may_be_torn(&self) -> bool {
         let moves = |fault: &Fault| matches!(fault.kind, FaultKind::MoveSlots { .. });

@@ -68,6 +68,11 @@ const EXPLAINED: &[&str] = &[
     "counting",
     "leaderboard",
     "fenced-values",
+    "check-ins",
+    "activity",
+    "windowed",
+    "places",
+    "graph",
 ];
 /// How many of a thousand histories of a pattern may have too many orders for that. A judge that decides nothing finds
 /// nothing. It is about one of a thousand of counting and leaderboards, and fewer of the others.

@@ -40,6 +40,9 @@ struct State {
     making: usize,
 }
 
+/// How long a client waits for a loss.
+const AIM: Duration = Duration::from_secs(4);
+
 impl Filtering {
     pub(super) fn new(world: &World) -> Self {
         let mut dice = Dice::of(world.plan.seed, &[33]);
@@ -187,7 +190,8 @@ impl Filtering {
 
     async fn rebuild(&self, client: &mut Client, filter: &Bloom) {
         let capacity = client.dice.between(40, 120);
-        let begun = client.call("rebuild", 4, filter.rebuild(capacity, 0.001));
+        // It looks at the root, ends a rebuild that somebody left, and makes the partitions.
+        let begun = client.call("rebuild", 8, filter.rebuild(capacity, 0.001));
         let Some(Ok(rebuild)) = begun.await else {
             return;
         };
@@ -203,8 +207,28 @@ impl Filtering {
                 return;
             }
         }
+        let loss = self.aim(client).await;
         let finished = client.call("rebuild.finish", 4, rebuild.finish()).await;
         client.note(format_args!("rebuilt: {finished:?}"));
+        if let Some(at) = loss {
+            // It has seen the end, which others may never have heard of.
+            self.add(client, filter).await;
+            tokio::time::sleep(at.saturating_sub(client.world.now())).await;
+            client.rest(100, 1500).await;
+            self.add(client, filter).await;
+        }
+    }
+
+    /// Waits until what is done next will be lost, if that comes soon; when it is lost.
+    async fn aim(&self, client: &mut Client) -> Option<Duration> {
+        let world = client.world.clone();
+        if !world.plan.provokes {
+            return None;
+        }
+        let (from, at) = world.next_loss(AIM)?;
+        tokio::time::sleep(from.saturating_sub(world.now())).await;
+        client.rest(0, 100).await;
+        Some(at)
     }
 }
 
@@ -220,7 +244,8 @@ impl Workload for Filtering {
             client.rest(0, 100).await;
             while client.next_operation() {
                 client.rest(0, 400).await;
-                match client.dice.below(10) {
+                let kinds = if client.world.plan.provokes { 14 } else { 10 };
+                match client.dice.below(kinds) {
                     0..=3 => self.add(&mut client, &filter).await,
                     4..=7 => drop(self.look(&mut client, &filter).await),
                     _ => self.rebuild(&mut client, &filter).await,

@@ -504,7 +504,11 @@ impl Workload for Queueing {
                 client.rest(0, 800).await;
                 let task = Task {
                     number: client.dice.next() >> 16,
-                    lasts: client.dice.between(0, 2000),
+                    lasts: match world.plan.provokes && client.dice.per_mille(200) {
+                        // Longer than the lease of a worker that is cut off.
+                        true => client.dice.between(0, 2 * self.lease.as_millis() as u64),
+                        false => client.dice.between(0, 2000),
+                    },
                     fails: match self.attempts {
                         1000 => client.dice.below(4).saturating_sub(2) as u16,
                         _ => client.dice.below(5) as u16,

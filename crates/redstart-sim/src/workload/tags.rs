@@ -76,8 +76,12 @@ impl Tagging {
 
     /// Changes all rows of a tag, and says so until that is heard.
     async fn write(&self, client: &mut Client, cache: &Cache<u64, u64>) {
-        let world = client.world.clone();
         let tag = client.dice.pick(&tags_of(client.index as u64)).clone();
+        self.write_tag(client, cache, tag).await;
+    }
+
+    async fn write_tag(&self, client: &mut Client, cache: &Cache<u64, u64>, tag: String) {
+        let world = client.world.clone();
         let carries = |key: &u64| tags_of(*key).contains(&tag);
         let changed: Vec<(u64, u64)> = {
             let mut rows = self.rows.lock();
@@ -204,6 +208,24 @@ impl Tagging {
     }
 }
 
+impl Tagging {
+    /// An invalidation is lost after rows were stored that know of it, and the tag is invalidated again.
+    async fn write_around_a_loss(&self, client: &mut Client, cache: &Cache<u64, u64>) {
+        let world = client.world.clone();
+        let Some((from, at)) = world.next_loss(Duration::from_secs(6)) else {
+            return self.write(client, cache).await;
+        };
+        let tag = client.dice.pick(&tags_of(client.index as u64)).clone();
+        tokio::time::sleep(from.saturating_sub(world.now())).await;
+        self.write_tag(client, cache, tag.clone()).await;
+        self.read_many(client, cache).await;
+        tokio::time::sleep(at.saturating_sub(world.now())).await;
+        client.rest(600, 1500).await;
+        self.write_tag(client, cache, tag).await;
+        self.read_many(client, cache).await;
+    }
+}
+
 impl Workload for Tagging {
     fn client(self: Arc<Self>, mut client: Client) -> Work {
         Box::pin(async move {
@@ -213,6 +235,9 @@ impl Workload for Tagging {
                 client.rest(0, 600).await;
                 let key = client.dice.below(self.keys);
                 match client.dice.below(10) {
+                    0..=3 if client.world.plan.provokes => {
+                        self.write_around_a_loss(&mut client, &cache).await;
+                    }
                     0..=3 => self.write(&mut client, &cache).await,
                     4 => self.read_many(&mut client, &cache).await,
                     _ => self.read(&mut client, &cache, key).await,

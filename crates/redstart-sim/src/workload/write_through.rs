@@ -208,6 +208,52 @@ impl Committing {
         }
     }
 
+    /// Three writers at a time: the first settles an older row than the second has committed, while the fence of a third one, which
+    /// began later, is there as well. The second and the third never say how they ended.
+    async fn rivals(
+        &self,
+        client: &mut Client,
+        cache: &Cache<u64, u64>,
+        through: &WriteThrough<u64, u64>,
+        key: u64,
+    ) {
+        let world = client.world.clone();
+        let commit = || self.rows.lock().entry(key).or_default().commit(false);
+        let pause = self.fence.as_millis() as u64 / 10;
+        let limit = 3 * world.plan.deadline;
+        let first = client
+            .call_within(0, "fence", limit, through.fence(&key))
+            .await;
+        let Some(Ok(first)) = first else { return };
+        let older = commit();
+        let sent = world.now();
+        let second = client
+            .call_within(0, "fence", limit, through.fence(&key))
+            .await;
+        let Some(Ok(second)) = second else { return };
+        let version = commit();
+        client.note(format_args!("row {key} has versions {older} and {version}"));
+        // Whatever becomes of the writer, its fence was there before.
+        let over = world.now() + self.fence + ROUNDED;
+        let floor = Floor {
+            version,
+            from: over,
+            sent,
+            by_clock: true,
+        };
+        self.raise(key, floor);
+        client.rest(pause, 2 * pause).await;
+        let third = client
+            .call_within(0, "fence", limit, through.fence(&key))
+            .await;
+        let settled = first.settle(Written::row(older, older));
+        let settled = client.call_within(0, "settle", limit, settled).await;
+        client.note(format_args!("row {key} {older}: {settled:?}"));
+        tokio::time::sleep(over.saturating_sub(world.now())).await;
+        self.read(client, cache, key).await;
+        drop((second, third));
+    }
+
     /// Changes a row beside the write-through, and says so until that is heard.
     async fn invalidate(&self, client: &mut Client, cache: &Cache<u64, u64>, key: u64) {
         let world = client.world.clone();
@@ -297,6 +343,9 @@ impl Workload for Committing {
                 client.rest(0, 500).await;
                 let key = client.dice.below(self.keys);
                 match client.dice.below(20) {
+                    0..=2 if client.world.plan.provokes => {
+                        self.rivals(&mut client, &cache, &through, key).await;
+                    }
                     0..=6 => self.write(&mut client, &through, key).await,
                     7 => self.invalidate(&mut client, &cache, key).await,
                     _ => self.read(&mut client, &cache, key).await,

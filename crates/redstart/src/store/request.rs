@@ -310,9 +310,12 @@ pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value
     answers.iter_mut().for_each(forget_arguments);
     let half_done = is_half_done(pipeline, &replies);
     let not_kept = inside(pipeline, &replies).iter().any(is_not_kept);
-    let mut answered = Answered(replies);
-    let composed = pipeline.query_async(&mut answered).await;
-    composed.map_err(|error| {
+    let composed = match &replies[..] {
+        // EXEC itself failed. The client would report only that this is not a list of replies.
+        [Value::ServerError(error)] if pipeline.is_transaction() => Err(error.clone().into()),
+        _ => pipeline.query_async(&mut Answered(replies)).await,
+    };
+    composed.map_err(|error: RedisError| {
         let error = Error::from(error);
         let only_reads = pipeline.cmd_iter().all(command::only_reads);
         let in_doubt = half_done || (not_kept && !only_reads);
@@ -349,4 +352,21 @@ fn is_half_done(pipeline: &Pipeline, replies: &[Value]) -> bool {
             .cmd_iter()
             .zip(replies)
             .any(|(cmd, reply)| !failed(reply) && !command::only_reads(cmd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_transaction_whose_exec_fails_has_the_error_of_the_server() {
+        let error = "MISCONF Errors writing to the AOF file: no storage space";
+        let reply = redis::parse_redis_value(format!("*1\r\n-{error}\r\n").as_bytes()).unwrap();
+        let mut pipeline = redis::pipe();
+        pipeline.atomic().cmd("GET").arg("a");
+        let composed = compose::<Vec<Value>>(&pipeline, reply).await;
+        let error = composed.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        assert!(!error.is_in_doubt(), "{error}");
+    }
 }

@@ -213,6 +213,23 @@ matrix! {
         Ok(())
     }
 
+    async fn a_row_is_not_stored_after_the_fence_of_its_writer_has_ended(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
+        let short = WriteThrough::new(&cache).fence_for(Duration::from_millis(400))?;
+        let long = WriteThrough::new(&cache).fence_for(LONG)?;
+        let late = short.fence("k").await?;
+        // Its writer commits row 2 and is gone without a word.
+        std::mem::forget(short.fence("k").await?);
+        // It keeps the key in which all fences are.
+        let other = long.fence("k").await?;
+        pass(&store, Duration::from_millis(450)).await;
+        assert_eq!(late.settle(Written::row(1, 1)).await?, CacheUpdate::Removed);
+        assert!(cache.get("k").await?.is_none());
+        other.abandon().await;
+        Ok(())
+    }
+
     async fn a_fence_of_the_dead_does_not_outlive_its_time_because_others_write_on(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;

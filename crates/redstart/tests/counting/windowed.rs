@@ -80,3 +80,21 @@ async fn old_windows_are_removed_and_the_rest_expires() -> anyhow::Result<()> {
     assert_eq!(store.scan("w:*").await?.len(), 0);
     Ok(())
 }
+
+#[tokio::test]
+async fn the_largest_number_of_windows_applies_whoever_counts_first_in_a_window()
+-> anyhow::Result<()> {
+    let store = Store::connect("memory://?cluster_strict=1").await?;
+    let open = |retain| Windowed::new(&store, "w", "hits", WindowSize::Minute, retain);
+    let (short, long) = (open(2)?, open(5)?);
+    short.add("home", 1).await?;
+    long.add("home", 1).await?;
+    for _ in 0..3 {
+        store.advance(Duration::from_secs(60))?;
+        short.add("home", 1).await?;
+    }
+    let series = long.series("home", 5).await?;
+    let counts: Vec<i64> = series.iter().map(|window| window.count).collect();
+    assert_eq!(counts, [0, 2, 1, 1, 1]);
+    Ok(())
+}

@@ -296,6 +296,36 @@ matrix! {
         Ok(())
     }
 
+    async fn a_follow_that_another_caller_completes_and_undoes_is_not_reported_as_blocked(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let graph = Graph::builder(&store, backend.namespace(), "g").shards(16).build()?;
+        graph.follow("warm", "up").await?;
+        let mut held = 0;
+        for n in 0..12 {
+            let (fan, star) = (format!("fan-{n}"), format!("star-{n}"));
+            let mut follow = Box::pin(graph.follow(&fan, &star));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let asleep = eventually(Duration::from_secs(20), async || {
+                if graph.counts(&star).await.is_ok_and(|counts| counts.followers == 1) {
+                    return true;
+                }
+                follow.as_mut().poll(&mut context).is_ready()
+            }).await;
+            assert!(asleep);
+            if graph.is_following(&fan, &star).await? {
+                // One step, or none was left.
+                continue;
+            }
+            held += 1;
+            assert!(graph.unfollow(&fan, &star).await?);
+            assert_eq!(follow.await?, Followed::New);
+            assert!(!graph.is_following(&fan, &star).await?);
+            assert_eq!(graph.counts(&star).await?.followers, 0);
+        }
+        assert!(held >= 3 || backend.is_embedded(), "{held} of 12 were caught between two steps");
+        Ok(())
+    }
+
     async fn suggestions_exclude_follows_and_blocks_however_old_they_are(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
         let graph = Graph::new(&store, backend.namespace(), "g")?;

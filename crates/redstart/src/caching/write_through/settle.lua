@@ -30,14 +30,15 @@ local function newer(a, b)
 end
 
 local member = 'w:' .. ARGV[1]
-local mine = redis.call('ZSCORE', KEYS[3], member)
+local time = now()
+-- One that has ended protects nothing, also if others keep the key: a newer row may have been committed since by a writer that died.
+local mine = tonumber(redis.call('ZSCORE', KEYS[3], member) or 0) > time
 if ARGV[2] ~= 'doubt' then
   redis.call('ZREM', KEYS[3], member)
 end
 
 -- Fences of writers that died must not outlive their own time because others write on. They do not count, and up to 100
 -- of them are removed.
-local time = now()
 local present = string.format('%.0f', time)
 local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', present, 'LIMIT', 0, 100)
 if #ended > 0 then

@@ -31,6 +31,11 @@ if not known[1] then
   end
   redis.call('EXPIRE', KEYS[1], retain * length)
 else
-  redis.call('EXPIRE', KEYS[1], math.max(retain, tonumber(known[3] or 0)) * length)
+  local largest = math.max(retain, tonumber(known[3] or 0))
+  if retain == largest and known[3] ~= ARGV[3] then
+    -- The first count of the next window may be by a caller who keeps fewer.
+    redis.call('HSET', KEYS[1], 'retain', ARGV[3])
+  end
+  redis.call('EXPIRE', KEYS[1], largest * length)
 end
 return {count, length}

@@ -177,8 +177,7 @@ impl Graph {
             };
             match what.as_str() {
                 "go" => {
-                    let follows = self.finish(a, b, &intent).await?;
-                    let blocked = operation == "follow" && !follows;
+                    let blocked = !self.finish(a, b, &intent).await?;
                     return Ok(if blocked { "blocked" } else { "done" }.to_owned());
                 }
                 // An unfinished intent for the same pair goes first, so that intents for one pair are applied in
@@ -190,7 +189,7 @@ impl Graph {
         Err(busy())
     }
 
-    /// The second and third step of an intent, by any process. Returns whether `a` follows `b` then.
+    /// The second and third step of an intent, by any process. Returns `false` if a block refused or cancelled it.
     pub(super) async fn finish(&self, a: &str, b: &str, intent: &Intent) -> Result<bool> {
         let call = APPLY
             .on(self.shard(b))
@@ -200,6 +199,7 @@ impl Graph {
             .part(&format!("seen:{b}"));
         let (follows, last): (u8, String) = intents(call)
             .part("number")
+            .part(&format!("refused:{b}"))
             .arg(&intent.operation)
             .arg(a)
             .arg(b)
@@ -210,6 +210,7 @@ impl Graph {
         let call = COMPLETE.on(self.shard(a)).part(&Side::Following.of(a));
         intents(call)
             .part(&format!("seen:{a}"))
+            .part(&format!("refused:{a}"))
             .arg(&intent.operation)
             .arg(a)
             .arg(b)
