@@ -401,6 +401,17 @@ impl Sequence {
     pub(crate) fn is(&self, role: Role) -> bool {
         has_role(&self.pattern, role)
     }
+
+    /// Whether those who took it with SET NX gave it back. A value that one fills and another deletes is a cache or an index.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.ops.takes > 0 && self.ops.own_release + self.ops.own_script_release > 0
+    }
+
+    /// Whether it is used as a lock: by its name, or by who deletes it.
+    pub(crate) fn is_lock(&self) -> bool {
+        let released = self.ops.plain_release + self.ops.script_release;
+        self.is_given_back() || (self.is(Role::Lock) && released > 0)
+    }
 }
 
 impl Observations {

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// What of one bulk string is kept; the rest is read and dropped.
-const KEPT: usize = 4096;
+pub(crate) const KEPT: usize = 4096;
 /// INFO and CLIENT LIST are longer.
 const KEPT_TEXT: usize = 4 << 20;
 /// What of one array is kept; further elements are read and dropped.
@@ -361,7 +361,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// The next line without its `+`, cut at the limit; `false` at the end of the stream.
+    /// The next line without its `+`, cut at the limit of [`KEPT`]; `false` at the end of the stream.
     ///
     /// # Cancel safety
     ///

@@ -26,7 +26,7 @@ use crate::{
     progress::Progress,
     target::Access,
     trace::Trace,
-    wire::{Answer, Monitor, Wire, words},
+    wire::{self, Answer, Monitor, Wire, words},
 };
 
 /// Lines that wait to be folded in.
@@ -95,7 +95,8 @@ pub(crate) async fn observe(
             Ok(None) => break,
             Ok(Some(lines)) => {
                 for line in &lines {
-                    trace.feed(line);
+                    // Its `+` is gone.
+                    trace.feed_cut(line, line.len() + 1 >= wire::KEPT);
                 }
             }
             Err(_) => {}
@@ -316,11 +317,12 @@ pub(crate) fn from_log(
         }
         cost.bytes_read += read as u64;
         cost.lines += 1;
+        let cut = line.last() != Some(&b'\n');
         while matches!(line.last(), Some(b'\n' | b'\r')) {
             line.pop();
         }
         let before = trace.lines;
-        trace.feed(&line);
+        trace.feed_cut(&line, cut);
         foreign += u64::from(trace.lines == before && !line.is_empty() && line != b"OK");
         if cost.lines.is_multiple_of(10_000) {
             progress.step("reading the log", cost.bytes_read, all);

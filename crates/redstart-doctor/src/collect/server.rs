@@ -178,7 +178,7 @@ fn slow(value: Value) -> Vec<SlowEntry> {
                 return None;
             }
             let command = String::from_utf8_lossy(words.first()?).to_ascii_uppercase();
-            let key = actions(&command, &words, 0.0)
+            let key = actions(&command, &words, 0.0, false)
                 .first()
                 .map(|(at, _)| *at)
                 .or_else(|| {

@@ -374,7 +374,6 @@ pub(crate) const CASES: &[Case] = &[
                 "a GET session:0",
                 "a EXPIRE session:0 1800",
                 "b GETEX session:1 EX 1800",
-                "b EXPIRE session:1 1800",
             ],
             ..NOTHING
         },
