@@ -1,7 +1,7 @@
 //! The examination: stages in order, then the rules.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::Path,
     time::{Duration, Instant},
 };
@@ -12,7 +12,7 @@ use crate::{
     cost::Cost,
     error::{Error, Result},
     node::{self, Nodes},
-    observation::{Observations, Stage},
+    observation::{Group, Kind, NodeFacts, Observations, Stage},
     progress::Progress,
     report::{PatternSummary, Report, Server, StageReport},
     rule, rules, snapshot,
@@ -277,6 +277,8 @@ impl Doctor {
 struct Run {
     facts: Observations,
     blinds: Blinds,
+    /// What was asked of streams on the way.
+    infos: collect::stream::Infos,
     cost: Cost,
     free: bool,
     sampled: bool,
@@ -316,8 +318,8 @@ impl Run {
         let now = now(&mut nodes).await;
 
         // Replicas are asked for keys where there are any, so that masters keep their time.
-        let readers = readers(&nodes);
-        let mut names = None;
+        let readers = readers(&nodes, &self.facts.nodes, &mut self.blinds);
+        let mut places = Places::new();
         let mut suspects = collect::library::Suspects::default();
         if stages.sampled && !progress.is_stopped() {
             self.other_databases(access);
@@ -339,10 +341,10 @@ impl Run {
                 now,
             )
             .await;
-            names = Some(found);
+            places = collect::keys::places(&found);
             self.sampled = true;
         }
-        let streams = self.streams(&mut nodes, &readers, now).await;
+        let streams = self.streams(&mut nodes, &readers, &places, now).await;
 
         let looked = Instant::now();
         if stages.observed && !progress.is_stopped() {
@@ -366,10 +368,9 @@ impl Run {
             self.facts.suspect_traffic();
             collect::library::refute(&mut nodes, &mut self.facts.libraries).await;
         }
-        if let Some(names) = &names {
+        if self.sampled {
             let left = budget.gap.saturating_sub(looked.elapsed());
             progress.sleep("waiting for the second look", left).await;
-            let places: HashMap<Vec<u8>, usize> = collect::keys::places(names);
             collect::keys::look_again(
                 &mut nodes,
                 &mut self.facts.groups,
@@ -411,8 +412,16 @@ impl Run {
         libraries.suspect_all(found.signs.libraries());
         let (names, hints) = (found.some(), found.signs.hints());
         let blinds = &mut self.blinds;
-        let recognition =
-            collect::recognition::recognise(nodes, readers, slots, names, hints, blinds).await;
+        let recognition = collect::recognition::recognise(
+            nodes,
+            readers,
+            slots,
+            names,
+            hints,
+            &mut self.infos,
+            blinds,
+        )
+        .await;
         if let Some(recognition) = recognition {
             libraries.recognise(recognition);
         }
@@ -425,29 +434,43 @@ impl Run {
         &mut self,
         nodes: &mut [node::Node],
         readers: &[usize],
+        places: &Places,
         now: u64,
     ) -> Vec<(usize, Vec<u8>)> {
-        let mut found = Vec::new();
+        // Those of the sample first: it has some of every pattern.
+        let first = readers.first().copied().unwrap_or(0);
+        let mut found = streams_of_sample(&self.facts.groups, places, first);
+        let mut known: HashSet<Vec<u8>> = found.iter().map(|(_, name)| name.clone()).collect();
         for &index in readers {
             for name in collect::stream::find(&mut nodes[index], &mut self.blinds).await {
-                found.push((index, name));
+                if known.insert(name.clone()) {
+                    found.push((index, name));
+                }
             }
         }
-        let sampled = self
-            .facts
-            .groups
-            .iter()
-            .filter(|group| group.kind == crate::observation::Kind::Stream);
-        for fact in sampled.flat_map(|group| &group.facts) {
-            if found.len() < 200 && !found.iter().any(|(_, name)| *name == fact.name) {
-                found.push((readers.first().copied().unwrap_or(0), fact.name.clone()));
-            }
+        if found.len() > STREAMS {
+            let why = format!(
+                "{STREAMS} of {} that were found were looked at",
+                found.len()
+            );
+            self.blinds.note("streams", why);
+            found.truncate(STREAMS);
         }
         let mut kept = Vec::new();
-        for (index, name) in found {
+        for (reader, name) in found {
+            // A replica does not know when a consumer last asked.
+            let index = master(nodes, reader);
             let blinds = &mut self.blinds;
-            let facts = collect::stream::facts(&mut nodes[index], &name, now, blinds).await;
+            let known = self.infos.get(&name).copied();
+            let facts = collect::stream::facts(&mut nodes[index], &name, known, now, blinds).await;
             if let Some(mut facts) = facts {
+                let sampled = self.facts.groups.iter_mut();
+                let sampled = sampled.filter(|group| group.kind == Kind::Stream);
+                for fact in sampled.flat_map(|group| &mut group.facts) {
+                    if fact.name == name {
+                        fact.memory = facts.memory;
+                    }
+                }
                 let libraries = &self.facts.libraries;
                 facts.library = libraries.owner(&name).map(str::to_owned);
                 // Without the sample there are only names.
@@ -544,7 +567,7 @@ impl Run {
                 .iter()
                 .map(|library| library.name.clone())
                 .collect(),
-            blinds: self.blinds.0,
+            blinds: self.blinds.finish(),
             cost: self.cost,
             took,
             interrupted,
@@ -625,8 +648,51 @@ impl Run {
     }
 }
 
-/// One reader per shard: a replica if there is one.
-fn readers(nodes: &[node::Node]) -> Vec<usize> {
+/// The node on which each key of the sample was found.
+type Places = HashMap<Vec<u8>, usize>;
+
+/// Streams that are looked at, over all shards.
+const STREAMS: usize = 300;
+
+/// The streams of the sample, each with the node that has it.
+fn streams_of_sample(groups: &[Group], places: &Places, first: usize) -> Vec<(usize, Vec<u8>)> {
+    let streams = groups.iter().filter(|group| group.kind == Kind::Stream);
+    streams
+        .flat_map(|group| &group.facts)
+        .map(|fact| {
+            let at = places.get(&fact.name).copied().unwrap_or(first);
+            (at, fact.name.clone())
+        })
+        .collect()
+}
+
+/// The master of a node's shard, if it can be asked.
+fn master(nodes: &[node::Node], of: usize) -> usize {
+    let is_it = |node: &node::Node| {
+        node.shard == nodes[of].shard && !node.replica && !node.wire.is_broken()
+    };
+    nodes.iter().position(is_it).unwrap_or(of)
+}
+
+/// One reader per shard: a replica if there is one whose data is not of yesterday.
+fn readers(nodes: &[node::Node], facts: &[NodeFacts], blinds: &mut Blinds) -> Vec<usize> {
+    let is_stale = |index: usize| {
+        facts.get(index).is_some_and(|facts| {
+            let says = |name: &str, what: &str| facts.info.get(name).is_some_and(|is| is == what);
+            says("master_link_status", "down") || says("master_sync_in_progress", "1")
+        })
+    };
+    for (index, node) in nodes
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| is_stale(*index))
+    {
+        let why = match node.replica && master(nodes, index) != index {
+            true => "the replica has no connection to its master, so its keys were not read",
+            false => "the replica has no connection to its master, so its keys may be of long ago",
+        };
+        blinds.note(format!("keys on {}", node.address), why);
+    }
     let mut readers: Vec<usize> = Vec::new();
     let shards = nodes.iter().map(|node| node.shard).max().unwrap_or(0);
     for shard in 0..=shards {
@@ -636,8 +702,9 @@ fn readers(nodes: &[node::Node]) -> Vec<usize> {
                 .enumerate()
                 .filter(|(_, node)| node.shard == shard && !node.wire.is_broken())
         };
-        let replica = of_shard().find(|(_, node)| node.replica);
-        if let Some((index, _)) = replica.or_else(|| of_shard().next()) {
+        let replica = of_shard().find(|(index, node)| node.replica && !is_stale(*index));
+        let master = || of_shard().find(|(_, node)| !node.replica);
+        if let Some((index, _)) = replica.or_else(master).or_else(|| of_shard().next()) {
             readers.push(index);
         }
     }
@@ -702,4 +769,74 @@ fn copy_of(path: &Path) -> Result<tempfile::TempDir> {
         )));
     }
     Ok(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Wire;
+
+    async fn node(replica: bool, shard: usize) -> node::Node {
+        let store = redstart::Store::connect("memory://readers")
+            .await
+            .expect("an engine");
+        node::Node {
+            address: format!("{}-{shard}", if replica { "replica" } else { "master" }),
+            at: None,
+            replica,
+            shard,
+            wire: Wire::embedded(store),
+        }
+    }
+
+    fn link(status: &str) -> NodeFacts {
+        let mut facts = NodeFacts::default();
+        facts
+            .info
+            .insert("master_link_status".to_owned(), status.to_owned());
+        facts
+    }
+
+    #[test]
+    fn a_stream_of_the_sample_is_asked_for_where_it_was_found() {
+        let fact = crate::observation::KeyFact {
+            name: b"orders".to_vec(),
+            kind: Kind::Stream,
+            ..Default::default()
+        };
+        let groups = [Group {
+            kind: Kind::Stream,
+            facts: vec![fact],
+            ..Group::default()
+        }];
+        let places = Places::from([(b"orders".to_vec(), 2)]);
+        let found = streams_of_sample(&groups, &places, 0);
+        assert_eq!(found, [(2, b"orders".to_vec())]);
+    }
+
+    #[tokio::test]
+    async fn a_replica_without_its_master_is_not_read() {
+        let nodes = [
+            node(false, 0).await,
+            node(true, 0).await,
+            node(false, 1).await,
+            node(true, 1).await,
+            node(true, 2).await,
+        ];
+        let facts = [
+            NodeFacts::default(),
+            link("down"),
+            NodeFacts::default(),
+            link("up"),
+            link("down"),
+        ];
+        let mut blinds = Blinds::default();
+        assert_eq!(readers(&nodes, &facts, &mut blinds), [0, 3, 4]);
+        let notes = blinds.finish();
+        let notes: Vec<&str> = notes.iter().map(|note| note.what.as_str()).collect();
+        assert_eq!(notes, ["keys on replica-0", "keys on replica-2"]);
+        // What only a master knows is asked there.
+        assert_eq!(master(&nodes, 3), 2);
+        assert_eq!(master(&nodes, 4), 4);
+    }
 }

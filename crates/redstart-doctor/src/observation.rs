@@ -342,6 +342,8 @@ pub(crate) struct StreamFacts {
     pub(crate) name: String,
     pub(crate) pattern: String,
     pub(crate) length: u64,
+    /// Bytes, of a stream without groups.
+    pub(crate) memory: Option<u64>,
     pub(crate) added: Option<u64>,
     pub(crate) first: Option<(u64, u64)>,
     pub(crate) groups: Vec<GroupFacts>,

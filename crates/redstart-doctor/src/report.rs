@@ -107,6 +107,9 @@ impl Report {
         for (finding, _) in &mut self.suppressed {
             finding.redact();
         }
+        for blind in &mut self.blinds {
+            blind.redact();
+        }
         for (i, summary) in self.patterns.iter_mut().enumerate() {
             summary.pattern = format!("pattern {}", i + 1);
         }

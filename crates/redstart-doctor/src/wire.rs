@@ -58,6 +58,14 @@ impl std::fmt::Display for Trouble {
 }
 
 impl Trouble {
+    /// Whether it says only that the key has gone or has another type by now.
+    pub(crate) fn is_about_the_key(&self) -> bool {
+        let Self::Refused(why) = self else {
+            return false;
+        };
+        why.starts_with("WRONGTYPE") || why.starts_with("NOGROUP") || why.contains("no such key")
+    }
+
     /// Whether the next command may still be answered.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_))

@@ -1,6 +1,9 @@
 //! What an examination costs a server, and files instead of servers.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use redstart_testkit::{Kind, Server, figure, redis_cli, scale, wait_until};
 
@@ -44,6 +47,62 @@ async fn medians(server: &Server) -> anyhow::Result<Vec<(String, f64)>> {
         Some((name.to_owned(), median.trim().parse().ok()?))
     });
     Ok(lines.collect())
+}
+
+/// Commands by connections of the doctor that took the server a millisecond and more, with their first words.
+async fn slow_words(server: &Server) -> anyhow::Result<BTreeSet<String>> {
+    let entries: Vec<Vec<redis::Value>> = server.query(&["SLOWLOG", "GET", "10000"]).await?;
+    let mut found = BTreeSet::new();
+    for entry in entries {
+        let part = |i: usize| entry.get(i).cloned().unwrap_or(redis::Value::Nil);
+        let client: String = redis::from_redis_value(part(5))?;
+        let words: Vec<String> = redis::from_redis_value(part(3))?;
+        if client == "redstart-doctor" {
+            found.insert(words.iter().take(3).cloned().collect::<Vec<_>>().join(" "));
+        }
+    }
+    Ok(found)
+}
+
+/// XINFO GROUPS lists all groups, and MEMORY USAGE walks all consumers of all groups; neither has a limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_with_very_many_groups_or_consumers_cost_the_server_little() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis)
+        .config("slowlog-max-len", "10000")
+        .start()
+        .await?;
+    const LUA: &str = "redis.call('xadd', 'wide', '*', 'f', 'v') redis.call('xadd', 'deep', '*', 'f', 'v') \
+        for i = 1, 20000 do redis.call('xgroup', 'create', 'wide', 'g' .. i, '0') end \
+        redis.call('xgroup', 'create', 'deep', 'g', '0') \
+        for i = 1, 120000 do redis.call('xgroup', 'createconsumer', 'deep', 'g', 'c' .. i) end";
+    server.command(&["EVAL", LUA, "0"]).await?;
+    server
+        .command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"])
+        .await?;
+    // A busy machine stops any command now and then; one that takes long does so in every run.
+    let mut always: Option<BTreeSet<String>> = None;
+    for _ in 0..3 {
+        server.command(&["SLOWLOG", "RESET"]).await?;
+        let report = examine(doctor(&server.url()).sampled()).await?;
+        let told: Vec<&str> = report
+            .blinds
+            .iter()
+            .map(|blind| blind.what.as_str())
+            .collect();
+        for what in ["groups of streams", "consumers of groups"] {
+            assert!(
+                told.iter().any(|told| told.starts_with(what)),
+                "{what}: {told:?}"
+            );
+        }
+        let slow = slow_words(&server).await?;
+        always = Some(match always {
+            Some(always) => &always & &slow,
+            None => slow,
+        });
+    }
+    assert_eq!(always, Some(BTreeSet::new()));
+    Ok(())
 }
 
 /// The server's own clock decides: the median of every command is below a millisecond, and so are all but a few of those in
