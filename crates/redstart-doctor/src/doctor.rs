@@ -277,14 +277,16 @@ impl Doctor {
 struct Run {
     facts: Observations,
     blinds: Blinds,
-    /// What was asked of streams on the way.
-    infos: collect::stream::Infos,
+    /// What recognition asked on the way.
+    asked: collect::recognition::Asked,
     cost: Cost,
     free: bool,
     sampled: bool,
     observed: bool,
     /// The keys are those of a file.
     file: bool,
+    /// A server could not be reached, or its connection was lost on the way.
+    lost: bool,
 }
 
 impl Run {
@@ -305,6 +307,7 @@ impl Run {
         } = nodes;
         self.facts.cluster = cluster;
         self.cost.add(&spent);
+        self.lost |= !unreachable.is_empty();
         for (address, why) in unreachable {
             self.blinds.note(format!("server {address}"), why);
         }
@@ -392,6 +395,7 @@ impl Run {
         for node in &nodes {
             self.cost.add(&node.wire.cost);
             if node.wire.is_broken() {
+                self.lost = true;
                 self.blinds.note(
                     format!("server {}", node.address),
                     "the connection was lost on the way; what came until then counts",
@@ -418,10 +422,13 @@ impl Run {
             slots,
             names,
             hints,
-            &mut self.infos,
+            &mut self.asked,
             blinds,
         )
         .await;
+        for digest in self.asked.scripts.drain(..) {
+            libraries.see_script(digest);
+        }
         if let Some(recognition) = recognition {
             libraries.recognise(recognition);
         }
@@ -461,7 +468,7 @@ impl Run {
             // A replica does not know when a consumer last asked.
             let index = master(nodes, reader);
             let blinds = &mut self.blinds;
-            let known = self.infos.get(&name).copied();
+            let known = self.asked.streams.get(&name).copied();
             let facts = collect::stream::facts(&mut nodes[index], &name, known, now, blinds).await;
             if let Some(mut facts) = facts {
                 let sampled = self.facts.groups.iter_mut();
@@ -571,6 +578,7 @@ impl Run {
             cost: self.cost,
             took,
             interrupted,
+            partial: interrupted || self.lost,
             redacted: false,
         }
     }

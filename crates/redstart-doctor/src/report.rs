@@ -39,6 +39,8 @@ pub struct Report {
     pub took: Duration,
     /// It was ended before it was done.
     pub interrupted: bool,
+    /// A server could not be asked to the end, or the run was ended: what is not in the report may be there all the same.
+    pub partial: bool,
     /// The names of keys, streams and channels are hidden.
     pub redacted: bool,
 }
@@ -83,7 +85,37 @@ pub struct PatternSummary {
     pub library: Option<String>,
 }
 
+#[cfg(test)]
+impl StageReport {
+    pub(crate) fn of(stage: Stage, ran: bool) -> Self {
+        Self {
+            stage,
+            ran,
+            note: String::new(),
+        }
+    }
+}
+
 impl Report {
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        Self {
+            target: String::new(),
+            servers: Vec::new(),
+            stages: Vec::new(),
+            findings: Vec::new(),
+            suppressed: Vec::new(),
+            blinds: Vec::new(),
+            patterns: Vec::new(),
+            libraries: Vec::new(),
+            cost: Cost::default(),
+            took: Duration::ZERO,
+            interrupted: false,
+            partial: false,
+            redacted: false,
+        }
+    }
+
     /// Findings that are sure enough to count.
     pub fn sure(&self) -> impl Iterator<Item = &Finding> {
         self.findings

@@ -78,6 +78,8 @@ pub(crate) struct Trace {
     /// Commands on keys that were not followed.
     pub(crate) unfollowed: u64,
     pub(crate) channels: HashMap<Vec<u8>, Channel>,
+    /// A client left all its channels, whichever they were.
+    pub(crate) left_all: bool,
     pub(crate) scripts: Scripts,
     pub(crate) first: Option<f64>,
     pub(crate) last: f64,
@@ -210,7 +212,9 @@ impl Trace {
                 channel.published += 1;
                 channel.by_scripts += u64::from(script);
             }
-            "SUBSCRIBE" | "SSUBSCRIBE" => {
+            // Who leaves a channel was there.
+            "UNSUBSCRIBE" | "SUNSUBSCRIBE" if words.len() == 1 => self.left_all = true,
+            "SUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "SUNSUBSCRIBE" => {
                 for word in &words[1..] {
                     if self.channels.len() < CHANNELS {
                         self.channels.entry(word.clone()).or_default().subscribed = true;

@@ -20,14 +20,22 @@ const LOOKS: usize = 1500;
 const TIME: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Recognises libraries among these names. Keys in `hints` are looked at first. What was asked of streams goes to `infos`.
+/// What the questions of recognition say besides.
+#[derive(Default)]
+pub(crate) struct Asked {
+    pub(crate) streams: stream::Infos,
+    /// Digests of scripts that a master has.
+    pub(crate) scripts: Vec<&'static str>,
+}
+
+/// Recognises libraries among these names. Keys in `hints` are looked at first. What was learnt besides goes to `asked`.
 pub(crate) async fn recognise(
     nodes: &mut [Node],
     readers: &[usize],
     slots: &Slots,
     names: Vec<Vec<u8>>,
     hints: Vec<Vec<u8>>,
-    infos: &mut stream::Infos,
+    asked: &mut Asked,
     blinds: &mut Blinds,
 ) -> Option<Recognition> {
     if readers.is_empty() {
@@ -40,7 +48,7 @@ pub(crate) async fn recognise(
         names,
         hints,
         streams: HashSet::new(),
-        infos,
+        asked,
         refusal: None,
     };
     let budget = Budget::default().looks(LOOKS).time(TIME);
@@ -66,7 +74,7 @@ struct Asker<'a> {
     hints: Vec<Vec<u8>>,
     /// Keys that are streams. MEMORY USAGE would walk all consumers of all their groups.
     streams: HashSet<Vec<u8>>,
-    infos: &'a mut stream::Infos,
+    asked: &'a mut Asked,
     /// Why a command was not answered.
     refusal: Option<String>,
 }
@@ -107,7 +115,7 @@ impl Asker<'_> {
             }
             [memory, _, key, ..] if memory == b"MEMORY" && self.streams.contains(key) => {
                 let info = stream::Info::of(&value);
-                self.infos.insert(key.clone(), info);
+                self.asked.streams.insert(key.clone(), info);
                 let bytes = info.estimate()?;
                 i64::try_from(bytes).ok().map(Value::Int)
             }
@@ -192,6 +200,8 @@ impl Source for Asker<'_> {
                     *known |= has > 0;
                 }
             }
+            let there = digests.iter().zip(&known).filter(|(_, has)| **has);
+            self.asked.scripts.extend(there.map(|(digest, _)| *digest));
             Ok(known)
         })
     }
