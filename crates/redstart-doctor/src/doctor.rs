@@ -2,11 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
     time::{Duration, Instant},
 };
 
 use crate::{
+    aof,
     budget::{Budget, Limits},
     collect::{self, Blinds},
     cost::Cost,
@@ -186,30 +186,34 @@ impl Doctor {
         run.facts.limits = self.limits;
         match &self.target {
             Target::Log(path) => {
-                let (budget, cost) = (&self.budget, &mut run.cost);
-                run.facts.trace = Some(collect::monitor::from_log(
-                    path,
-                    budget,
-                    progress,
-                    cost,
-                    &mut run.blinds,
-                )?);
+                let (path, budget, progress) =
+                    (path.clone(), self.budget.clone(), progress.clone());
+                let read = blocking(move || collect::monitor::from_log(&path, &budget, &progress));
+                let log = read.await?;
+                run.cost.add(&log.cost);
+                run.blinds = log.blinds;
+                run.facts.trace = Some(log.trace);
                 run.facts.fold();
                 run.observed = true;
             }
             Target::Aof(path) => {
-                let copy = copy_of(path)?;
-                let url = format!("file://{}?fsync=no", copy.path().display());
-                let store = redstart::Store::connect(&url).await.map_err(|error| {
-                    Error::File(format!("{} cannot be loaded: {error}", path.display()))
-                })?;
-                self.data(&mut run, store, progress).await;
+                let (from, watch) = (path.clone(), progress.clone());
+                match blocking(move || aof::load(&from, &watch)).await? {
+                    Some(loaded) => {
+                        let (written, is_dated) = (loaded.written, loaded.is_dated);
+                        self.data(&mut run, loaded.store.clone(), progress).await;
+                        run.time_of_file(written, is_dated);
+                    }
+                    None => run.stopped_loading(),
+                }
             }
             Target::Rdb(path) => {
                 progress.step("loading the file", 0, 1);
-                let from = path.clone();
-                let loaded = tokio::task::spawn_blocking(move || snapshot::load(&from)).await;
-                let loaded = loaded.map_err(|error| Error::File(error.to_string()))??;
+                let (from, watch) = (path.clone(), progress.clone());
+                let Some(loaded) = blocking(move || snapshot::load(&from, &watch)).await? else {
+                    run.stopped_loading();
+                    return Ok(run.report(self, begun.elapsed(), progress.is_stopped()));
+                };
                 let summary = loaded.summary;
                 self.data(&mut run, loaded.store, progress).await;
                 if !loaded.is_dated {
@@ -272,6 +276,41 @@ impl Doctor {
     }
 }
 
+/// The time and the commands that a part of an examination took.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    took: Duration,
+    commands: u64,
+}
+
+/// Says what was spent since it was last read.
+struct Meter {
+    since: Instant,
+    commands: Option<u64>,
+}
+
+impl Meter {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            commands: None,
+        }
+    }
+
+    /// What connections of their own cost is in `besides`.
+    fn read(&mut self, nodes: &[node::Node], besides: &Cost) -> Spent {
+        let own: u64 = nodes.iter().map(|node| node.wire.cost.commands).sum();
+        let all = own + besides.commands;
+        // The first reading has the commands by which the connections were opened.
+        let before = self.commands.replace(all).unwrap_or(besides.commands);
+        let since = std::mem::replace(&mut self.since, Instant::now());
+        Spent {
+            took: since.elapsed(),
+            commands: all - before,
+        }
+    }
+}
+
 /// What an examination has gathered.
 #[derive(Default)]
 struct Run {
@@ -280,6 +319,8 @@ struct Run {
     /// What recognition asked on the way.
     asked: collect::recognition::Asked,
     cost: Cost,
+    /// By stage.
+    spent: [Spent; 3],
     free: bool,
     sampled: bool,
     observed: bool,
@@ -290,6 +331,26 @@ struct Run {
 }
 
 impl Run {
+    /// Says at which time the data of an append-only file is looked at.
+    fn time_of_file(&mut self, written: Option<i64>, is_dated: bool) {
+        let time = written.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        let time = time.map_or_else(|| "an unknown time".to_owned(), |time| time.to_string());
+        let why = match is_dated {
+            true => {
+                format!("its last time stamp is {time}; what had expired by then is not looked at")
+            }
+            false => format!(
+                "it has no time stamp and is taken to be as old as its last change, {time}; what had expired by then is not looked at"
+            ),
+        };
+        self.blinds.note("the time of the file", why);
+    }
+
+    fn stopped_loading(&mut self) {
+        self.file = true;
+        self.blinds.note("the file", "it was not loaded to its end");
+    }
+
     async fn nodes(
         &mut self,
         nodes: Nodes,
@@ -307,10 +368,18 @@ impl Run {
         } = nodes;
         self.facts.cluster = cluster;
         self.cost.add(&spent);
+        self.spend(
+            Stage::Free,
+            Spent {
+                commands: spent.commands,
+                ..Spent::default()
+            },
+        );
         self.lost |= !unreachable.is_empty();
         for (address, why) in unreachable {
             self.blinds.note(format!("server {address}"), why);
         }
+        let mut meter = Meter::new();
         let all = nodes.len() as u64;
         for (done, node) in nodes.iter_mut().enumerate() {
             progress.step("asking servers", done as u64, all);
@@ -319,6 +388,7 @@ impl Run {
         }
         self.free = true;
         let now = now(&mut nodes).await;
+        self.spend(Stage::Free, meter.read(&nodes, &self.cost));
 
         // Replicas are asked for keys where there are any, so that masters keep their time.
         let readers = readers(&nodes, &self.facts.nodes, &mut self.blinds);
@@ -347,7 +417,9 @@ impl Run {
             places = collect::keys::places(&found);
             self.sampled = true;
         }
+        self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
         let streams = self.streams(&mut nodes, &readers, &places, now).await;
+        self.spend(Stage::Free, meter.read(&nodes, &self.cost));
 
         let looked = Instant::now();
         if stages.observed && !progress.is_stopped() {
@@ -371,9 +443,12 @@ impl Run {
             self.facts.suspect_traffic();
             collect::library::refute(&mut nodes, &mut self.facts.libraries).await;
         }
+        self.spend(Stage::Observed, meter.read(&nodes, &self.cost));
         if self.sampled {
             let left = budget.gap.saturating_sub(looked.elapsed());
             progress.sleep("waiting for the second look", left).await;
+            // The wait asks nothing of anybody.
+            meter.read(&nodes, &self.cost);
             collect::keys::look_again(
                 &mut nodes,
                 &mut self.facts.groups,
@@ -391,9 +466,14 @@ impl Run {
             }
             self.facts.gap = looked.elapsed().as_secs_f64();
         }
+        self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
         self.facts.fold();
         for node in &nodes {
             self.cost.add(&node.wire.cost);
+            for (command, why) in &node.wire.refused {
+                let what = format!("{command} on {}", node.address);
+                self.blinds.note(what, format!("refused: {why}"));
+            }
             if node.wire.is_broken() {
                 self.lost = true;
                 self.blinds.note(
@@ -402,6 +482,12 @@ impl Run {
                 );
             }
         }
+    }
+
+    fn spend(&mut self, stage: Stage, spent: Spent) {
+        let sum = &mut self.spent[stage as usize];
+        sum.took += spent.took;
+        sum.commands += spent.commands;
     }
 
     /// Which libraries keep what: by names first, then by what the keys hold.
@@ -600,6 +686,8 @@ impl Run {
         vec![
             StageReport {
                 stage: Stage::Free,
+                took: self.spent[Stage::Free as usize].took,
+                commands: self.spent[Stage::Free as usize].commands,
                 ran: self.free,
                 note: match self.free {
                     true => format!(
@@ -616,6 +704,8 @@ impl Run {
             },
             StageReport {
                 stage: Stage::Sampled,
+                took: self.spent[Stage::Sampled as usize].took,
+                commands: self.spent[Stage::Sampled as usize].commands,
                 ran: self.sampled,
                 note: match self.sampled {
                     true => format!(
@@ -634,6 +724,8 @@ impl Run {
             },
             StageReport {
                 stage: Stage::Observed,
+                took: self.spent[Stage::Observed as usize].took,
+                commands: self.spent[Stage::Observed as usize].commands,
                 ran: self.observed,
                 note: match trace {
                     Some(trace) => format!(
@@ -719,6 +811,14 @@ fn readers(nodes: &[node::Node], facts: &[NodeFacts], blinds: &mut Blinds) -> Ve
     readers
 }
 
+/// Runs what reads a file beside the task that waits for it, which can be told to stop meanwhile.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::File(error.to_string()))?
+}
+
 /// The servers' time in milliseconds.
 pub(crate) async fn now(nodes: &mut [node::Node]) -> u64 {
     for node in nodes {
@@ -731,52 +831,6 @@ pub(crate) async fn now(nodes: &mut [node::Node]) -> u64 {
         .as_millisecond()
         .try_into()
         .unwrap_or(0)
-}
-
-/// A copy of an append-only file as the embedded engine wants it, because loading may shorten a torn file.
-fn copy_of(path: &Path) -> Result<tempfile::TempDir> {
-    let failed = |error: std::io::Error| {
-        Error::File(format!("{} cannot be copied: {error}", path.display()))
-    };
-    let copy = tempfile::tempdir().map_err(failed)?;
-    let into = copy.path().join("appendonlydir");
-    std::fs::create_dir(&into).map_err(failed)?;
-    if path.is_file() {
-        let mut first = [0; 16];
-        let read = std::fs::File::open(path)
-            .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
-            .map_err(failed)?;
-        let (name, kind) = match snapshot::is_snapshot(&first[..read]) {
-            true => ("appendonly.aof.1.base.rdb", 'b'),
-            false => ("appendonly.aof.1.incr.aof", 'i'),
-        };
-        std::fs::copy(path, into.join(name)).map_err(failed)?;
-        let manifest = format!("file {name} seq 1 type {kind}\n");
-        std::fs::write(into.join("appendonly.aof.manifest"), manifest).map_err(failed)?;
-        return Ok(copy);
-    }
-    let inner = path.join("appendonlydir");
-    let from = if inner.is_dir() {
-        inner
-    } else {
-        path.to_owned()
-    };
-    let mut files = 0;
-    for entry in std::fs::read_dir(&from).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name();
-        if entry.path().is_file() && name.to_string_lossy().contains("aof") {
-            std::fs::copy(entry.path(), into.join(&name)).map_err(failed)?;
-            files += 1;
-        }
-    }
-    if files == 0 {
-        return Err(Error::Usage(format!(
-            "{} holds no append-only file",
-            path.display()
-        )));
-    }
-    Ok(copy)
 }
 
 #[cfg(test)]
@@ -803,6 +857,21 @@ mod tests {
             .info
             .insert("master_link_status".to_owned(), status.to_owned());
         facts
+    }
+
+    /// On one thread: what reads the file must not keep the one who wants it to stop from saying so.
+    #[tokio::test]
+    async fn the_reading_of_a_log_can_be_stopped() -> Result<()> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text = "1700000000.1 [0 10.0.0.1:5] \"GET\" \"k\"\n".repeat(100_000);
+        std::fs::write(file.path(), text).expect("written");
+        let doctor = Doctor::builder(&file.path().display().to_string()).build()?;
+        let progress = Progress::default();
+        let (report, ()) = tokio::join!(doctor.examine(&progress), async { progress.stop() });
+        let report = report?;
+        assert!(report.interrupted && report.partial);
+        assert!(report.cost.lines < 100_000, "{:?}", report.cost);
+        Ok(())
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! node.rs          the servers behind a URL: one, Sentinel, Cluster
 //! wire.rs          a connection that can only read, with limits and a count of what it cost
 //! collect/         one collector per source: server, keys, stream, recognition, library, monitor
+//! snapshot.rs      an RDB file in an engine of its own; aof.rs is the same for an append-only file
 //! trace.rs         MONITOR folded into sequences per connection and key; trace/key.rs is one key's history
 //! pattern.rs       key patterns, and what a name says about a key's use
 //! library.rs       libraries that are recognised by what their keys hold; library/sign.rs has what names say
@@ -67,6 +68,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aof;
 mod baseline;
 mod budget;
 mod collect;

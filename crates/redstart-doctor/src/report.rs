@@ -67,6 +67,31 @@ pub struct StageReport {
     pub ran: bool,
     /// What it saw, or would see.
     pub note: String,
+    /// How long it worked; waiting for the second look is not in it.
+    pub took: Duration,
+    /// Commands that it sent.
+    pub commands: u64,
+}
+
+impl StageReport {
+    /// What it cost, in words; `None` if it asked no server.
+    pub fn cost(&self) -> Option<String> {
+        (self.ran && self.commands > 0).then(|| {
+            format!(
+                "{} commands in {:.1} s",
+                crate::text::count(self.commands),
+                self.took.as_secs_f64()
+            )
+        })
+    }
+
+    /// What it saw and what that cost.
+    pub(crate) fn account(&self) -> String {
+        match self.cost() {
+            Some(cost) => format!("{} ({cost})", self.note),
+            None => self.note.clone(),
+        }
+    }
 }
 
 /// Keys of one pattern.
@@ -92,6 +117,8 @@ impl StageReport {
             stage,
             ran,
             note: String::new(),
+            took: Duration::ZERO,
+            commands: 0,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! the examination cost. And each node of a Cluster can be asked on its own.
 
 use std::{
+    collections::BTreeMap,
     io,
     time::{Duration, Instant},
 };
@@ -171,6 +172,8 @@ pub(crate) struct Wire {
     patience: Duration,
     pub(crate) cost: Cost,
     broken: bool,
+    /// Commands that may not be used here, and what the server said.
+    pub(crate) refused: BTreeMap<String, String>,
 }
 
 impl Wire {
@@ -204,6 +207,7 @@ impl Wire {
             patience,
             cost: Cost::default(),
             broken: false,
+            refused: BTreeMap::new(),
         };
         if let Some(password) = &access.password {
             let user = access.user.as_deref();
@@ -244,6 +248,7 @@ impl Wire {
             patience: Duration::from_secs(10),
             cost: Cost::default(),
             broken: false,
+            refused: BTreeMap::new(),
         }
     }
 
@@ -284,6 +289,11 @@ impl Wire {
             Ok(result) => result,
             Err(_) => Err(Trouble::TimedOut),
         };
+        if let Ok(answers) = &result {
+            for (words, answer) in commands.iter().zip(answers) {
+                self.note_refusal(words, answer);
+            }
+        }
         self.broken |= matches!(&result, Err(trouble) if !trouble.is_refusal());
         let name = commands.first().and_then(|words| words.first());
         self.cost.note(
@@ -292,6 +302,26 @@ impl Wire {
             begun.elapsed(),
         );
         result
+    }
+
+    /// Keeps what the user may not use. Whoever asked may do without an answer, and the report has to say so.
+    fn note_refusal(&mut self, words: &Words, answer: &Answer) {
+        let Err(Trouble::Refused(why)) = answer else {
+            return;
+        };
+        if matches!(self.line, Line::Store(_)) || !why.starts_with("NOPERM") {
+            return;
+        }
+        let text = |word: &Vec<u8>| String::from_utf8_lossy(word).to_ascii_uppercase();
+        let name = words.first().map(text).unwrap_or_default();
+        let has_subcommands = ALLOWED
+            .iter()
+            .any(|(allowed, subcommands)| *allowed == name && !subcommands.is_empty());
+        let name = match words.get(1).filter(|_| has_subcommands) {
+            Some(second) => format!("{name} {}", text(second)),
+            None => name,
+        };
+        self.refused.entry(name).or_insert_with(|| why.clone());
     }
 
     async fn exchange(&mut self, commands: &[Words]) -> Answer<Vec<Answer>> {

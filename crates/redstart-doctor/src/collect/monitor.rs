@@ -291,14 +291,16 @@ async fn channels(nodes: &mut [Node], trace: &mut Trace) {
     }
 }
 
-/// A recorded log of MONITOR.
-pub(crate) fn from_log(
-    path: &Path,
-    budget: &Budget,
-    progress: &Progress,
-    cost: &mut Cost,
-    blinds: &mut Blinds,
-) -> Result<Trace> {
+/// What a recorded log shows.
+pub(crate) struct Log {
+    pub(crate) trace: Trace,
+    pub(crate) cost: Cost,
+    pub(crate) blinds: Blinds,
+}
+
+/// Reads a recorded log.
+pub(crate) fn from_log(path: &Path, budget: &Budget, progress: &Progress) -> Result<Log> {
+    let (mut cost, mut blinds) = (Cost::default(), Blinds::default());
     let unreadable =
         |error: std::io::Error| Error::File(format!("{} cannot be read: {error}", path.display()));
     let file = std::fs::File::open(path).map_err(unreadable)?;
@@ -332,7 +334,7 @@ pub(crate) fn from_log(
             break;
         }
     }
-    if trace.lines == 0 {
+    if trace.lines == 0 && !progress.is_stopped() {
         return Err(Error::Usage(format!(
             "{} has no line of MONITOR, nor one like {{\"time\":1.5,\"client\":\"a\",\"command\":[\"GET\",\"k\"]}}",
             path.display()
@@ -346,5 +348,9 @@ pub(crate) fn from_log(
             ),
         );
     }
-    Ok(trace)
+    Ok(Log {
+        trace,
+        cost,
+        blinds,
+    })
 }

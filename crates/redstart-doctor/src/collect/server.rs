@@ -191,7 +191,8 @@ fn slow(value: Value) -> Vec<SlowEntry> {
                 .and_then(|at| words.get(at))
                 .map(|word| pattern::generalise(word));
             let whole = matches!(command.as_str(), "SMEMBERS" | "HGETALL" | "HKEYS" | "HVALS")
-                || is_whole(&words);
+                || (matches!(command.as_str(), "LRANGE" | "ZRANGE" | "ZREVRANGE")
+                    && is_whole(&words));
             Some(SlowEntry {
                 micros,
                 command,

@@ -322,9 +322,24 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
     }
 }
 
-/// `0 -1`: from the first element to the last.
+/// A range of at least as many elements is as bad as all of them.
+const LARGE: i64 = 5_000;
+
+/// `0 -1`, from the first element to the last, or a range of very many: of a command that has ranks behind its key.
 pub(crate) fn is_whole(words: &[Vec<u8>]) -> bool {
-    words.get(2).is_some_and(|word| word == b"0") && words.get(3).is_some_and(|word| word == b"-1")
+    let rank = |i: usize| -> Option<i64> { std::str::from_utf8(words.get(i)?).ok()?.parse().ok() };
+    let by_rank = !words
+        .iter()
+        .skip(4)
+        .any(|word| word.eq_ignore_ascii_case(b"BYSCORE") || word.eq_ignore_ascii_case(b"BYLEX"));
+    match (rank(2), rank(3)) {
+        (Some(0), Some(-1)) => by_rank,
+        // From one end; how much there is between two ends is not known.
+        (Some(first), Some(last)) if (first < 0) == (last < 0) => {
+            by_rank && last.saturating_sub(first) >= LARGE - 1
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -408,6 +423,28 @@ mod tests {
             actions("BLMPOP", &words("BLMPOP 0 2 a b LEFT COUNT 9"), 0.0, false),
             [(3, Action::Pop(true)), (4, Action::Pop(true))]
         );
+    }
+
+    #[test]
+    fn a_very_long_range_is_a_whole_read() {
+        let whole = |text: &str| {
+            let words: Vec<Vec<u8>> = text.split(' ').map(|w| w.as_bytes().to_vec()).collect();
+            is_whole(&words)
+        };
+        assert!(whole("LRANGE k 0 -1") && whole("ZRANGE k 0 -1 WITHSCORES"));
+        assert!(whole("LRANGE k 0 9999") && whole("LRANGE k -20000 -1"));
+        assert!(whole("ZREVRANGE k 100 99999"));
+        for short in [
+            "LRANGE k 0 99",
+            "LRANGE k -100 -1",
+            "LRANGE k 9 0",
+            "LRANGE k 5 -1",
+        ] {
+            assert!(!whole(short), "{short}");
+        }
+        // These are scores.
+        assert!(!whole("ZRANGE k 0 1700000000 BYSCORE LIMIT 0 10"));
+        assert!(!whole("ZRANGE k (0 9999"));
     }
 
     #[test]
