@@ -326,7 +326,8 @@ async fn examine(doctor: &Doctor, args: &Args) -> Result<(Report, bool), Failure
     let mut stopped = false;
     let report = loop {
         tokio::select! {
-            report = &mut work => break report,
+            // Signals are listened to before anything is asked.
+            biased;
             _ = tokio::signal::ctrl_c() => {
                 if stopped {
                     bar.finish_and_clear();
@@ -335,6 +336,7 @@ async fn examine(doctor: &Doctor, args: &Args) -> Result<(Report, bool), Failure
                 stopped = true;
                 progress.stop();
             }
+            report = &mut work => break report,
         }
     };
     bar.finish_and_clear();
@@ -454,7 +456,9 @@ fn terminal(report: &Report, comparison: Option<&Comparison>, html: Option<&Path
     say!("{bold}What was looked at{bold:#}");
     for stage in &report.stages {
         let mark = if stage.ran { "✓" } else { "·" };
-        let cost = stage.cost().map_or(String::new(), |cost| format!(" ({cost})"));
+        let cost = stage
+            .cost()
+            .map_or(String::new(), |cost| format!(" ({cost})"));
         for (i, line) in wrap(
             &format!("{:<9} {}{cost}", stage.stage.name(), stage.note),
             width - 4,
