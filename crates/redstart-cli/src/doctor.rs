@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// The time between the two looks at the sample
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
     gap: Duration,
+    /// How long the walk over the names may take
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "20s")]
+    walk: Duration,
     /// How long one command may take before its connection is given up
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "3s")]
     patience: Duration,
@@ -77,7 +80,7 @@ pub(crate) struct Args {
     /// Write a report with charts to this file too
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Show only findings of at least this confidence
+    /// Show only findings of at least this confidence; --fail-on and --baseline count all of them
     #[arg(long, value_name = "0-1", default_value_t = 0.0)]
     min_confidence: f64,
     /// Exit with 1 if a finding of confidence 0.7 and more is at least this severe
@@ -204,36 +207,62 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let mut failed = false;
     loop {
-        let (report, stopped) = examine(&doctor, &args).await?;
-        let mut report = report;
+        let (mut report, stopped) = match examine(&doctor, &args).await {
+            Ok(seen) => seen,
+            // A server that is away for a while is what one watches for.
+            Err(Failure::Unavailable(line)) if args.watch.is_some() => {
+                anstream::eprintln!("redstart doctor: {line}; looking again");
+                match pause(&args).await {
+                    true => continue,
+                    false if failed => return Err(Failure::Claim),
+                    false => return Ok(()),
+                }
+            }
+            Err(failure) => return Err(failure),
+        };
         suppressions.apply(&mut report, jiff::Zoned::now().date());
-        report
-            .findings
-            .retain(|finding| finding.confidence >= args.min_confidence);
         // Before the comparison: the baseline may have been written without names.
         if args.redact {
             report.redact();
         }
         let known = report.json();
-        let comparison = baseline
+        let mut comparison = baseline
             .as_ref()
             .map(|baseline| baseline.compare(&mut report));
         failed |= args
             .fail_on
             .is_some_and(|severity| report.fails(severity.into()));
+        // After all decisions: what is not shown is still there.
+        report
+            .findings
+            .retain(|finding| finding.confidence >= args.min_confidence);
+        if let Some(comparison) = &mut comparison {
+            comparison.new = report.findings.len();
+        }
         print(&report, comparison.as_ref(), &args)?;
-        let Some(pause) = args.watch.filter(|_| !stopped) else {
+        if args.watch.is_none() || stopped {
             return match (failed, stopped) {
                 (true, _) => Err(Failure::Claim),
                 (false, true) => Err(Failure::Interrupted),
                 (false, false) => Ok(()),
             };
-        };
-        baseline = Some(Baseline::parse(&known)?);
-        tokio::select! {
-            () = tokio::time::sleep(pause.unwrap_or(Duration::from_secs(60))) => {}
-            _ = tokio::signal::ctrl_c() => return if failed { Err(Failure::Claim) } else { Ok(()) },
         }
+        // What a part of the servers shows would make the rest look new in the next round.
+        if !report.partial || baseline.is_none() {
+            baseline = Some(Baseline::parse(&known)?);
+        }
+        if !pause(&args).await {
+            return if failed { Err(Failure::Claim) } else { Ok(()) };
+        }
+    }
+}
+
+/// Waits for the next look; `false` if Ctrl-C ended the wait.
+async fn pause(args: &Args) -> bool {
+    let time = args.watch.flatten().unwrap_or(Duration::from_secs(60));
+    tokio::select! {
+        () = tokio::time::sleep(time) => true,
+        _ = tokio::signal::ctrl_c() => false,
     }
 }
 
@@ -254,7 +283,10 @@ fn snapshot(path: &Path) -> Result<String, Failure> {
 }
 
 fn doctor(url: &str, args: &Args) -> Result<Doctor, Failure> {
-    let mut builder = Doctor::builder(url).gap(args.gap).patience(args.patience);
+    let mut builder = Doctor::builder(url)
+        .gap(args.gap)
+        .walk(args.walk)
+        .patience(args.patience);
     if args.all || args.sample.is_some() || args.stages.contains(&StageArg::Sampled) {
         builder = builder.sampled();
     }
@@ -272,7 +304,7 @@ fn read(path: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::Usage(format!("{} cannot be read: {error}", path.display())))
 }
 
-/// Runs an examination with a progress bar. Ctrl-C ends it with what is known.
+/// Runs an examination with a progress bar. Ctrl-C ends it with what is known; a second one ends the program at once.
 async fn examine(doctor: &Doctor, args: &Args) -> Result<(Report, bool), Failure> {
     let bar = match args.quiet || !std::io::stderr().is_terminal() {
         true => ProgressBar::hidden(),
@@ -294,11 +326,17 @@ async fn examine(doctor: &Doctor, args: &Args) -> Result<(Report, bool), Failure
     let mut stopped = false;
     let report = loop {
         tokio::select! {
-            report = &mut work => break report,
-            _ = tokio::signal::ctrl_c(), if !stopped => {
+            // Signals are listened to before anything is asked.
+            biased;
+            _ = tokio::signal::ctrl_c() => {
+                if stopped {
+                    bar.finish_and_clear();
+                    std::process::exit(130);
+                }
                 stopped = true;
                 progress.stop();
             }
+            report = &mut work => break report,
         }
     };
     bar.finish_and_clear();
@@ -320,6 +358,11 @@ fn print(report: &Report, comparison: Option<&Comparison>, args: &Args) -> Resul
                 stage.stage.name(),
                 stage.note
             );
+        }
+        for stage in &report.stages {
+            if let Some(cost) = stage.cost() {
+                anstream::eprintln!("redstart doctor: stage {}: {cost}", stage.stage.name());
+            }
         }
         for blind in &report.blinds {
             anstream::eprintln!("redstart doctor: not seen: {}: {}", blind.what, blind.why);
@@ -413,8 +456,11 @@ fn terminal(report: &Report, comparison: Option<&Comparison>, html: Option<&Path
     say!("{bold}What was looked at{bold:#}");
     for stage in &report.stages {
         let mark = if stage.ran { "✓" } else { "·" };
+        let cost = stage
+            .cost()
+            .map_or(String::new(), |cost| format!(" ({cost})"));
         for (i, line) in wrap(
-            &format!("{:<9} {}", stage.stage.name(), stage.note),
+            &format!("{:<9} {}{cost}", stage.stage.name(), stage.note),
             width - 4,
         )
         .iter()

@@ -300,6 +300,84 @@ async fn ctrl_c_ends_with_what_is_known() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The first one asks for what is known. A server that does not answer must not hold the program for its patience.
+#[test]
+fn a_second_ctrl_c_ends_at_once() -> anyhow::Result<()> {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("redis://{}", silent.local_addr()?);
+    let mut child = redstart(&["doctor", "--url", &url, "--patience", "600s"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let _held = silent.accept()?;
+    let begun = std::time::Instant::now();
+    let status = loop {
+        redstart_testkit::interrupt(child.id())?;
+        std::thread::sleep(Duration::from_millis(100));
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if begun.elapsed() > Duration::from_secs(60) {
+            child.kill()?;
+            anyhow::bail!("it goes on after Ctrl-C");
+        }
+    };
+    assert_eq!(status.code(), Some(130));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_goes_on_while_the_server_is_away() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("redis.sock");
+    let url = format!("redis+unix://{}", socket.display());
+    let mut child = tokio::process::Command::from(redstart(&[
+        "doctor", "--url", &url, "--sample", "--gap", "50ms", "--watch", "100ms", "--json",
+    ]))
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .kill_on_drop(true)
+    .spawn()?;
+    let patience = Duration::from_secs(60);
+    let errors = child.stderr.take().expect("a pipe");
+    let mut errors = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(errors));
+    let first = tokio::time::timeout(patience, errors.next_line()).await??;
+    let first = first.unwrap_or_default();
+    assert!(first.contains("looking again"), "{first}");
+    std::os::unix::fs::symlink(server.socket(), &socket)?;
+    // The other pipe must not fill up meanwhile.
+    let drain = tokio::spawn(async move { while let Ok(Some(_)) = errors.next_line().await {} });
+    let output = child.stdout.take().expect("a pipe");
+    let mut output = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(output));
+    let found = async {
+        while let Some(line) = output.next_line().await? {
+            if line.contains("lock-without-ttl") {
+                return anyhow::Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    assert!(tokio::time::timeout(patience, found).await??);
+    child.kill().await?;
+    drain.await?;
+    Ok(())
+}
+
+/// What is not shown fails a pipeline all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hidden_findings_still_count() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let url = server.url();
+    let hidden = ["--sample", "--json", "--min-confidence", "1"];
+    let quiet = doctor(&url, &hidden)?;
+    assert!(quiet.status.success() && findings(&quiet).is_empty());
+    let failed = doctor(&url, &[&hidden[..], &["--fail-on", "high"]].concat())?;
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed.stderr));
+    assert!(findings(&failed).is_empty());
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redstarts_own_tour_is_healthy() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;

@@ -1,18 +1,18 @@
 //! The examination: stages in order, then the rules.
 
 use std::{
-    collections::HashMap,
-    path::Path,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
 use crate::{
+    aof,
     budget::{Budget, Limits},
     collect::{self, Blinds},
     cost::Cost,
     error::{Error, Result},
     node::{self, Nodes},
-    observation::{Observations, Stage},
+    observation::{Group, Kind, NodeFacts, Observations, Stage},
     progress::Progress,
     report::{PatternSummary, Report, Server, StageReport},
     rule, rules, snapshot,
@@ -186,30 +186,34 @@ impl Doctor {
         run.facts.limits = self.limits;
         match &self.target {
             Target::Log(path) => {
-                let (budget, cost) = (&self.budget, &mut run.cost);
-                run.facts.trace = Some(collect::monitor::from_log(
-                    path,
-                    budget,
-                    progress,
-                    cost,
-                    &mut run.blinds,
-                )?);
+                let (path, budget, progress) =
+                    (path.clone(), self.budget.clone(), progress.clone());
+                let read = blocking(move || collect::monitor::from_log(&path, &budget, &progress));
+                let log = read.await?;
+                run.cost.add(&log.cost);
+                run.blinds = log.blinds;
+                run.facts.trace = Some(log.trace);
                 run.facts.fold();
                 run.observed = true;
             }
             Target::Aof(path) => {
-                let copy = copy_of(path)?;
-                let url = format!("file://{}?fsync=no", copy.path().display());
-                let store = redstart::Store::connect(&url).await.map_err(|error| {
-                    Error::File(format!("{} cannot be loaded: {error}", path.display()))
-                })?;
-                self.data(&mut run, store, progress).await;
+                let (from, watch) = (path.clone(), progress.clone());
+                match blocking(move || aof::load(&from, &watch)).await? {
+                    Some(loaded) => {
+                        let (written, is_dated) = (loaded.written, loaded.is_dated);
+                        self.data(&mut run, loaded.store.clone(), progress).await;
+                        run.time_of_file(written, is_dated);
+                    }
+                    None => run.stopped_loading(),
+                }
             }
             Target::Rdb(path) => {
                 progress.step("loading the file", 0, 1);
-                let from = path.clone();
-                let loaded = tokio::task::spawn_blocking(move || snapshot::load(&from)).await;
-                let loaded = loaded.map_err(|error| Error::File(error.to_string()))??;
+                let (from, watch) = (path.clone(), progress.clone());
+                let Some(loaded) = blocking(move || snapshot::load(&from, &watch)).await? else {
+                    run.stopped_loading();
+                    return Ok(run.report(self, begun.elapsed(), progress.is_stopped()));
+                };
                 let summary = loaded.summary;
                 self.data(&mut run, loaded.store, progress).await;
                 if !loaded.is_dated {
@@ -272,20 +276,81 @@ impl Doctor {
     }
 }
 
+/// The time and the commands that a part of an examination took.
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    took: Duration,
+    commands: u64,
+}
+
+/// Says what was spent since it was last read.
+struct Meter {
+    since: Instant,
+    commands: Option<u64>,
+}
+
+impl Meter {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            commands: None,
+        }
+    }
+
+    /// What connections of their own cost is in `besides`.
+    fn read(&mut self, nodes: &[node::Node], besides: &Cost) -> Spent {
+        let own: u64 = nodes.iter().map(|node| node.wire.cost.commands).sum();
+        let all = own + besides.commands;
+        // The first reading has the commands by which the connections were opened.
+        let before = self.commands.replace(all).unwrap_or(besides.commands);
+        let since = std::mem::replace(&mut self.since, Instant::now());
+        Spent {
+            took: since.elapsed(),
+            commands: all - before,
+        }
+    }
+}
+
 /// What an examination has gathered.
 #[derive(Default)]
 struct Run {
     facts: Observations,
     blinds: Blinds,
+    /// What recognition asked on the way.
+    asked: collect::recognition::Asked,
     cost: Cost,
+    /// By stage.
+    spent: [Spent; 3],
     free: bool,
     sampled: bool,
     observed: bool,
     /// The keys are those of a file.
     file: bool,
+    /// A server could not be reached, or its connection was lost on the way.
+    lost: bool,
 }
 
 impl Run {
+    /// Says at which time the data of an append-only file is looked at.
+    fn time_of_file(&mut self, written: Option<i64>, is_dated: bool) {
+        let time = written.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        let time = time.map_or_else(|| "an unknown time".to_owned(), |time| time.to_string());
+        let why = match is_dated {
+            true => {
+                format!("its last time stamp is {time}; what had expired by then is not looked at")
+            }
+            false => format!(
+                "it has no time stamp and is taken to be as old as its last change, {time}; what had expired by then is not looked at"
+            ),
+        };
+        self.blinds.note("the time of the file", why);
+    }
+
+    fn stopped_loading(&mut self) {
+        self.file = true;
+        self.blinds.note("the file", "it was not loaded to its end");
+    }
+
     async fn nodes(
         &mut self,
         nodes: Nodes,
@@ -303,9 +368,18 @@ impl Run {
         } = nodes;
         self.facts.cluster = cluster;
         self.cost.add(&spent);
+        self.spend(
+            Stage::Free,
+            Spent {
+                commands: spent.commands,
+                ..Spent::default()
+            },
+        );
+        self.lost |= !unreachable.is_empty();
         for (address, why) in unreachable {
             self.blinds.note(format!("server {address}"), why);
         }
+        let mut meter = Meter::new();
         let all = nodes.len() as u64;
         for (done, node) in nodes.iter_mut().enumerate() {
             progress.step("asking servers", done as u64, all);
@@ -314,10 +388,11 @@ impl Run {
         }
         self.free = true;
         let now = now(&mut nodes).await;
+        self.spend(Stage::Free, meter.read(&nodes, &self.cost));
 
         // Replicas are asked for keys where there are any, so that masters keep their time.
-        let readers = readers(&nodes);
-        let mut names = None;
+        let readers = readers(&nodes, &self.facts.nodes, &mut self.blinds);
+        let mut places = Places::new();
         let mut suspects = collect::library::Suspects::default();
         if stages.sampled && !progress.is_stopped() {
             self.other_databases(access);
@@ -339,10 +414,12 @@ impl Run {
                 now,
             )
             .await;
-            names = Some(found);
+            places = collect::keys::places(&found);
             self.sampled = true;
         }
-        let streams = self.streams(&mut nodes, &readers, now).await;
+        self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
+        let streams = self.streams(&mut nodes, &readers, &places, now).await;
+        self.spend(Stage::Free, meter.read(&nodes, &self.cost));
 
         let looked = Instant::now();
         if stages.observed && !progress.is_stopped() {
@@ -366,10 +443,12 @@ impl Run {
             self.facts.suspect_traffic();
             collect::library::refute(&mut nodes, &mut self.facts.libraries).await;
         }
-        if let Some(names) = &names {
+        self.spend(Stage::Observed, meter.read(&nodes, &self.cost));
+        if self.sampled {
             let left = budget.gap.saturating_sub(looked.elapsed());
             progress.sleep("waiting for the second look", left).await;
-            let places: HashMap<Vec<u8>, usize> = collect::keys::places(names);
+            // The wait asks nothing of anybody.
+            meter.read(&nodes, &self.cost);
             collect::keys::look_again(
                 &mut nodes,
                 &mut self.facts.groups,
@@ -387,16 +466,28 @@ impl Run {
             }
             self.facts.gap = looked.elapsed().as_secs_f64();
         }
+        self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
         self.facts.fold();
         for node in &nodes {
             self.cost.add(&node.wire.cost);
+            for (command, why) in &node.wire.refused {
+                let what = format!("{command} on {}", node.address);
+                self.blinds.note(what, format!("refused: {why}"));
+            }
             if node.wire.is_broken() {
+                self.lost = true;
                 self.blinds.note(
                     format!("server {}", node.address),
                     "the connection was lost on the way; what came until then counts",
                 );
             }
         }
+    }
+
+    fn spend(&mut self, stage: Stage, spent: Spent) {
+        let sum = &mut self.spent[stage as usize];
+        sum.took += spent.took;
+        sum.commands += spent.commands;
     }
 
     /// Which libraries keep what: by names first, then by what the keys hold.
@@ -411,8 +502,19 @@ impl Run {
         libraries.suspect_all(found.signs.libraries());
         let (names, hints) = (found.some(), found.signs.hints());
         let blinds = &mut self.blinds;
-        let recognition =
-            collect::recognition::recognise(nodes, readers, slots, names, hints, blinds).await;
+        let recognition = collect::recognition::recognise(
+            nodes,
+            readers,
+            slots,
+            names,
+            hints,
+            &mut self.asked,
+            blinds,
+        )
+        .await;
+        for digest in self.asked.scripts.drain(..) {
+            libraries.see_script(digest);
+        }
         if let Some(recognition) = recognition {
             libraries.recognise(recognition);
         }
@@ -425,29 +527,43 @@ impl Run {
         &mut self,
         nodes: &mut [node::Node],
         readers: &[usize],
+        places: &Places,
         now: u64,
     ) -> Vec<(usize, Vec<u8>)> {
-        let mut found = Vec::new();
+        // Those of the sample first: it has some of every pattern.
+        let first = readers.first().copied().unwrap_or(0);
+        let mut found = streams_of_sample(&self.facts.groups, places, first);
+        let mut known: HashSet<Vec<u8>> = found.iter().map(|(_, name)| name.clone()).collect();
         for &index in readers {
             for name in collect::stream::find(&mut nodes[index], &mut self.blinds).await {
-                found.push((index, name));
+                if known.insert(name.clone()) {
+                    found.push((index, name));
+                }
             }
         }
-        let sampled = self
-            .facts
-            .groups
-            .iter()
-            .filter(|group| group.kind == crate::observation::Kind::Stream);
-        for fact in sampled.flat_map(|group| &group.facts) {
-            if found.len() < 200 && !found.iter().any(|(_, name)| *name == fact.name) {
-                found.push((readers.first().copied().unwrap_or(0), fact.name.clone()));
-            }
+        if found.len() > STREAMS {
+            let why = format!(
+                "{STREAMS} of {} that were found were looked at",
+                found.len()
+            );
+            self.blinds.note("streams", why);
+            found.truncate(STREAMS);
         }
         let mut kept = Vec::new();
-        for (index, name) in found {
+        for (reader, name) in found {
+            // A replica does not know when a consumer last asked.
+            let index = master(nodes, reader);
             let blinds = &mut self.blinds;
-            let facts = collect::stream::facts(&mut nodes[index], &name, now, blinds).await;
+            let known = self.asked.streams.get(&name).copied();
+            let facts = collect::stream::facts(&mut nodes[index], &name, known, now, blinds).await;
             if let Some(mut facts) = facts {
+                let sampled = self.facts.groups.iter_mut();
+                let sampled = sampled.filter(|group| group.kind == Kind::Stream);
+                for fact in sampled.flat_map(|group| &mut group.facts) {
+                    if fact.name == name {
+                        fact.memory = facts.memory;
+                    }
+                }
                 let libraries = &self.facts.libraries;
                 facts.library = libraries.owner(&name).map(str::to_owned);
                 // Without the sample there are only names.
@@ -544,10 +660,11 @@ impl Run {
                 .iter()
                 .map(|library| library.name.clone())
                 .collect(),
-            blinds: self.blinds.0,
+            blinds: self.blinds.finish(),
             cost: self.cost,
             took,
             interrupted,
+            partial: interrupted || self.lost,
             redacted: false,
         }
     }
@@ -569,6 +686,8 @@ impl Run {
         vec![
             StageReport {
                 stage: Stage::Free,
+                took: self.spent[Stage::Free as usize].took,
+                commands: self.spent[Stage::Free as usize].commands,
                 ran: self.free,
                 note: match self.free {
                     true => format!(
@@ -585,6 +704,8 @@ impl Run {
             },
             StageReport {
                 stage: Stage::Sampled,
+                took: self.spent[Stage::Sampled as usize].took,
+                commands: self.spent[Stage::Sampled as usize].commands,
                 ran: self.sampled,
                 note: match self.sampled {
                     true => format!(
@@ -603,6 +724,8 @@ impl Run {
             },
             StageReport {
                 stage: Stage::Observed,
+                took: self.spent[Stage::Observed as usize].took,
+                commands: self.spent[Stage::Observed as usize].commands,
                 ran: self.observed,
                 note: match trace {
                     Some(trace) => format!(
@@ -625,8 +748,51 @@ impl Run {
     }
 }
 
-/// One reader per shard: a replica if there is one.
-fn readers(nodes: &[node::Node]) -> Vec<usize> {
+/// The node on which each key of the sample was found.
+type Places = HashMap<Vec<u8>, usize>;
+
+/// Streams that are looked at, over all shards.
+const STREAMS: usize = 300;
+
+/// The streams of the sample, each with the node that has it.
+fn streams_of_sample(groups: &[Group], places: &Places, first: usize) -> Vec<(usize, Vec<u8>)> {
+    let streams = groups.iter().filter(|group| group.kind == Kind::Stream);
+    streams
+        .flat_map(|group| &group.facts)
+        .map(|fact| {
+            let at = places.get(&fact.name).copied().unwrap_or(first);
+            (at, fact.name.clone())
+        })
+        .collect()
+}
+
+/// The master of a node's shard, if it can be asked.
+fn master(nodes: &[node::Node], of: usize) -> usize {
+    let is_it = |node: &node::Node| {
+        node.shard == nodes[of].shard && !node.replica && !node.wire.is_broken()
+    };
+    nodes.iter().position(is_it).unwrap_or(of)
+}
+
+/// One reader per shard: a replica if there is one whose data is not of yesterday.
+fn readers(nodes: &[node::Node], facts: &[NodeFacts], blinds: &mut Blinds) -> Vec<usize> {
+    let is_stale = |index: usize| {
+        facts.get(index).is_some_and(|facts| {
+            let says = |name: &str, what: &str| facts.info.get(name).is_some_and(|is| is == what);
+            says("master_link_status", "down") || says("master_sync_in_progress", "1")
+        })
+    };
+    for (index, node) in nodes
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| is_stale(*index))
+    {
+        let why = match node.replica && master(nodes, index) != index {
+            true => "the replica has no connection to its master, so its keys were not read",
+            false => "the replica has no connection to its master, so its keys may be of long ago",
+        };
+        blinds.note(format!("keys on {}", node.address), why);
+    }
     let mut readers: Vec<usize> = Vec::new();
     let shards = nodes.iter().map(|node| node.shard).max().unwrap_or(0);
     for shard in 0..=shards {
@@ -636,12 +802,21 @@ fn readers(nodes: &[node::Node]) -> Vec<usize> {
                 .enumerate()
                 .filter(|(_, node)| node.shard == shard && !node.wire.is_broken())
         };
-        let replica = of_shard().find(|(_, node)| node.replica);
-        if let Some((index, _)) = replica.or_else(|| of_shard().next()) {
+        let replica = of_shard().find(|(index, node)| node.replica && !is_stale(*index));
+        let master = || of_shard().find(|(_, node)| !node.replica);
+        if let Some((index, _)) = replica.or_else(master).or_else(|| of_shard().next()) {
             readers.push(index);
         }
     }
     readers
+}
+
+/// Runs what reads a file beside the task that waits for it, which can be told to stop meanwhile.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::File(error.to_string()))?
 }
 
 /// The servers' time in milliseconds.
@@ -658,48 +833,87 @@ pub(crate) async fn now(nodes: &mut [node::Node]) -> u64 {
         .unwrap_or(0)
 }
 
-/// A copy of an append-only file as the embedded engine wants it, because loading may shorten a torn file.
-fn copy_of(path: &Path) -> Result<tempfile::TempDir> {
-    let failed = |error: std::io::Error| {
-        Error::File(format!("{} cannot be copied: {error}", path.display()))
-    };
-    let copy = tempfile::tempdir().map_err(failed)?;
-    let into = copy.path().join("appendonlydir");
-    std::fs::create_dir(&into).map_err(failed)?;
-    if path.is_file() {
-        let mut first = [0; 16];
-        let read = std::fs::File::open(path)
-            .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
-            .map_err(failed)?;
-        let (name, kind) = match snapshot::is_snapshot(&first[..read]) {
-            true => ("appendonly.aof.1.base.rdb", 'b'),
-            false => ("appendonly.aof.1.incr.aof", 'i'),
-        };
-        std::fs::copy(path, into.join(name)).map_err(failed)?;
-        let manifest = format!("file {name} seq 1 type {kind}\n");
-        std::fs::write(into.join("appendonly.aof.manifest"), manifest).map_err(failed)?;
-        return Ok(copy);
-    }
-    let inner = path.join("appendonlydir");
-    let from = if inner.is_dir() {
-        inner
-    } else {
-        path.to_owned()
-    };
-    let mut files = 0;
-    for entry in std::fs::read_dir(&from).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name();
-        if entry.path().is_file() && name.to_string_lossy().contains("aof") {
-            std::fs::copy(entry.path(), into.join(&name)).map_err(failed)?;
-            files += 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Wire;
+
+    async fn node(replica: bool, shard: usize) -> node::Node {
+        let store = redstart::Store::connect("memory://readers")
+            .await
+            .expect("an engine");
+        node::Node {
+            address: format!("{}-{shard}", if replica { "replica" } else { "master" }),
+            at: None,
+            replica,
+            shard,
+            wire: Wire::embedded(store),
         }
     }
-    if files == 0 {
-        return Err(Error::Usage(format!(
-            "{} holds no append-only file",
-            path.display()
-        )));
+
+    fn link(status: &str) -> NodeFacts {
+        let mut facts = NodeFacts::default();
+        facts
+            .info
+            .insert("master_link_status".to_owned(), status.to_owned());
+        facts
     }
-    Ok(copy)
+
+    /// On one thread: what reads the file must not keep the one who wants it to stop from saying so.
+    #[tokio::test]
+    async fn the_reading_of_a_log_can_be_stopped() -> Result<()> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text = "1700000000.1 [0 10.0.0.1:5] \"GET\" \"k\"\n".repeat(100_000);
+        std::fs::write(file.path(), text).expect("written");
+        let doctor = Doctor::builder(&file.path().display().to_string()).build()?;
+        let progress = Progress::default();
+        let (report, ()) = tokio::join!(doctor.examine(&progress), async { progress.stop() });
+        let report = report?;
+        assert!(report.interrupted && report.partial);
+        assert!(report.cost.lines < 100_000, "{:?}", report.cost);
+        Ok(())
+    }
+
+    #[test]
+    fn a_stream_of_the_sample_is_asked_for_where_it_was_found() {
+        let fact = crate::observation::KeyFact {
+            name: b"orders".to_vec(),
+            kind: Kind::Stream,
+            ..Default::default()
+        };
+        let groups = [Group {
+            kind: Kind::Stream,
+            facts: vec![fact],
+            ..Group::default()
+        }];
+        let places = Places::from([(b"orders".to_vec(), 2)]);
+        let found = streams_of_sample(&groups, &places, 0);
+        assert_eq!(found, [(2, b"orders".to_vec())]);
+    }
+
+    #[tokio::test]
+    async fn a_replica_without_its_master_is_not_read() {
+        let nodes = [
+            node(false, 0).await,
+            node(true, 0).await,
+            node(false, 1).await,
+            node(true, 1).await,
+            node(true, 2).await,
+        ];
+        let facts = [
+            NodeFacts::default(),
+            link("down"),
+            NodeFacts::default(),
+            link("up"),
+            link("down"),
+        ];
+        let mut blinds = Blinds::default();
+        assert_eq!(readers(&nodes, &facts, &mut blinds), [0, 3, 4]);
+        let notes = blinds.finish();
+        let notes: Vec<&str> = notes.iter().map(|note| note.what.as_str()).collect();
+        assert_eq!(notes, ["keys on replica-0", "keys on replica-2"]);
+        // What only a master knows is asked there.
+        assert_eq!(master(&nodes, 3), 2);
+        assert_eq!(master(&nodes, 4), 4);
+    }
 }

@@ -87,7 +87,7 @@ impl Finding {
 }
 
 /// A name that says nothing and is the same in every run.
-fn hidden(name: &str) -> String {
+pub(crate) fn hidden(name: &str) -> String {
     use std::hash::{BuildHasher as _, Hasher as _};
     let mut hasher = foldhash::quality::FixedState::with_seed(7).build_hasher();
     hasher.write(name.as_bytes());

@@ -6,6 +6,7 @@
 //! node.rs          the servers behind a URL: one, Sentinel, Cluster
 //! wire.rs          a connection that can only read, with limits and a count of what it cost
 //! collect/         one collector per source: server, keys, stream, recognition, library, monitor
+//! snapshot.rs      an RDB file in an engine of its own; aof.rs is the same for an append-only file
 //! trace.rs         MONITOR folded into sequences per connection and key; trace/key.rs is one key's history
 //! pattern.rs       key patterns, and what a name says about a key's use
 //! library.rs       libraries that are recognised by what their keys hold; library/sign.rs has what names say
@@ -34,11 +35,12 @@
 //!
 //! - Nothing is written: commands that could write are refused before they are sent.
 //! - No own command takes the server long: names are walked in steps of 100, big keys are measured and never read, and
-//!   lists of very many clients or consumers are not asked for.
+//!   lists of very many clients, groups or consumers are not asked for. How large the entries of a stream are is only known
+//!   from its first and its last one, which come with `XINFO STREAM`: that takes the server about 0.2 ms per megabyte of the two.
 //! - A server keeps little for MONITOR: it is asked ten times a second how much that is, and the observation ends at 32 MB,
 //!   or when what is read is a second old. A server before version 6.2 does not say it; the age decides there.
-//! - Every command is counted in the report. Names and samples are read from replicas where there are any; a server that has
-//!   `CLIENT NO-TOUCH` keeps the idle times of its keys.
+//! - Every command is counted in the report. Names and samples are read from replicas where there are any that follow their
+//!   master; a server that has `CLIENT NO-TOUCH` keeps the idle times of its keys.
 //! - The keys of a recognised library get no general findings. A name alone recognises nothing: findings about keys that are
 //!   only named like a library's are reported, with a confidence too low to fail a run.
 //! - No value leaves the server's data: values are looked at for their form, compared by hash, and not kept.
@@ -66,6 +68,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aof;
 mod baseline;
 mod budget;
 mod collect;

@@ -7,7 +7,7 @@
 //! all of them, so that a queue is known even if it is one among a million keys, but a name alone makes no owner: keys
 //! whose names are like those of a library are *suspected*, and general findings about them are not sure.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use redstart_adopt::{Found, Library as Known, Recognition};
 
@@ -83,6 +83,8 @@ pub(crate) struct Libraries {
     pub(crate) celery: Option<Celery>,
     /// Queues and write-behind shards of Redstart.
     pub(crate) waiting: Vec<Waiting>,
+    /// Digests of scripts of libraries that the server has.
+    scripts: BTreeSet<&'static str>,
     /// What the contents of keys say.
     recognised: Option<Arc<Recognition>>,
 }
@@ -159,6 +161,15 @@ impl Celery {
 }
 
 impl Libraries {
+    /// Takes note of a script that the server has.
+    pub(crate) fn see_script(&mut self, digest: &'static str) {
+        self.scripts.insert(digest);
+    }
+
+    pub(crate) fn has_script(&self, digest: &str) -> bool {
+        self.scripts.contains(digest)
+    }
+
     /// The library that owns a key.
     pub(crate) fn owner(&self, name: &[u8]) -> Option<&str> {
         let by_contents = self.recognised.as_deref().and_then(|recognition| {

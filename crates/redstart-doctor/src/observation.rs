@@ -342,6 +342,8 @@ pub(crate) struct StreamFacts {
     pub(crate) name: String,
     pub(crate) pattern: String,
     pub(crate) length: u64,
+    /// Bytes, of a stream without groups.
+    pub(crate) memory: Option<u64>,
     pub(crate) added: Option<u64>,
     pub(crate) first: Option<(u64, u64)>,
     pub(crate) groups: Vec<GroupFacts>,
@@ -400,6 +402,17 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub(crate) fn is(&self, role: Role) -> bool {
         has_role(&self.pattern, role)
+    }
+
+    /// Whether those who took it with SET NX gave it back. A value that one fills and another deletes is a cache or an index.
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.ops.takes > 0 && self.ops.own_release + self.ops.own_script_release > 0
+    }
+
+    /// Whether it is used as a lock: by its name, or by who deletes it.
+    pub(crate) fn is_lock(&self) -> bool {
+        let released = self.ops.plain_release + self.ops.script_release;
+        self.is_given_back() || (self.is(Role::Lock) && released > 0)
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Report {
     pub took: Duration,
     /// It was ended before it was done.
     pub interrupted: bool,
+    /// A server could not be asked to the end, or the run was ended: what is not in the report may be there all the same.
+    pub partial: bool,
     /// The names of keys, streams and channels are hidden.
     pub redacted: bool,
 }
@@ -65,6 +67,31 @@ pub struct StageReport {
     pub ran: bool,
     /// What it saw, or would see.
     pub note: String,
+    /// How long it worked; waiting for the second look is not in it.
+    pub took: Duration,
+    /// Commands that it sent.
+    pub commands: u64,
+}
+
+impl StageReport {
+    /// What it cost, in words; `None` if it asked no server.
+    pub fn cost(&self) -> Option<String> {
+        (self.ran && self.commands > 0).then(|| {
+            format!(
+                "{} commands in {:.1} s",
+                crate::text::count(self.commands),
+                self.took.as_secs_f64()
+            )
+        })
+    }
+
+    /// What it saw and what that cost.
+    pub(crate) fn account(&self) -> String {
+        match self.cost() {
+            Some(cost) => format!("{} ({cost})", self.note),
+            None => self.note.clone(),
+        }
+    }
 }
 
 /// Keys of one pattern.
@@ -83,7 +110,39 @@ pub struct PatternSummary {
     pub library: Option<String>,
 }
 
+#[cfg(test)]
+impl StageReport {
+    pub(crate) fn of(stage: Stage, ran: bool) -> Self {
+        Self {
+            stage,
+            ran,
+            note: String::new(),
+            took: Duration::ZERO,
+            commands: 0,
+        }
+    }
+}
+
 impl Report {
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        Self {
+            target: String::new(),
+            servers: Vec::new(),
+            stages: Vec::new(),
+            findings: Vec::new(),
+            suppressed: Vec::new(),
+            blinds: Vec::new(),
+            patterns: Vec::new(),
+            libraries: Vec::new(),
+            cost: Cost::default(),
+            took: Duration::ZERO,
+            interrupted: false,
+            partial: false,
+            redacted: false,
+        }
+    }
+
     /// Findings that are sure enough to count.
     pub fn sure(&self) -> impl Iterator<Item = &Finding> {
         self.findings
@@ -106,6 +165,9 @@ impl Report {
         }
         for (finding, _) in &mut self.suppressed {
             finding.redact();
+        }
+        for blind in &mut self.blinds {
+            blind.redact();
         }
         for (i, summary) in self.patterns.iter_mut().enumerate() {
             summary.pattern = format!("pattern {}", i + 1);

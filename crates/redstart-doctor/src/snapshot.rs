@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::{BufReader, Read as _},
+    io::{BufReader, Read},
     path::Path,
     time::UNIX_EPOCH,
 };
@@ -11,14 +11,17 @@ use std::{
 use redstart::Store;
 use redstart_engine::{Clock, Engine, Summary};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    progress::Progress,
+};
 
 /// The engine takes as much memory as a server with this data.
 const BUFFER: usize = 1 << 20;
 /// The time of a file is said at its beginning.
 const HEAD: usize = 4096;
 /// A server may be configured for more; the engine has none above.
-const DATABASES: usize = 1024;
+pub(crate) const DATABASES: usize = 1024;
 
 /// Whether a file that begins like this is an RDB file.
 pub(crate) fn is_snapshot(first: &[u8]) -> bool {
@@ -47,8 +50,20 @@ pub(crate) struct Loaded {
     pub(crate) is_dated: bool,
 }
 
-/// Loads a file. The file itself is only read.
-pub(crate) fn load(path: &Path) -> Result<Loaded> {
+/// A file whose reader can be told to stop.
+struct Stoppable<'a>(File, &'a Progress);
+
+impl Read for Stoppable<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self.1.is_stopped() {
+            true => Err(std::io::Error::other("it was stopped")),
+            false => self.0.read(into),
+        }
+    }
+}
+
+/// Loads a file; `None` if it was stopped. The file itself is only read.
+pub(crate) fn load(path: &Path, progress: &Progress) -> Result<Option<Loaded>> {
     let shown = path.display();
     let unreadable =
         |error: std::io::Error| Error::File(format!("{shown} cannot be read: {error}"));
@@ -76,15 +91,18 @@ pub(crate) fn load(path: &Path) -> Result<Loaded> {
         .build()
         .map_err(|error| damaged(&error))?;
     let file = File::open(path).map_err(unreadable)?;
-    let summary = engine
-        .load_rdb(BufReader::with_capacity(BUFFER, file), |_| {})
-        .map_err(|error| damaged(&error))?;
+    let reader = BufReader::with_capacity(BUFFER, Stoppable(file, progress));
+    let summary = match engine.load_rdb(reader, |_| {}) {
+        Ok(summary) => summary,
+        Err(_) if progress.is_stopped() => return Ok(None),
+        Err(error) => return Err(damaged(&error)),
+    };
     let store = Store::try_from(engine).map_err(|error| damaged(&error))?;
-    Ok(Loaded {
+    Ok(Some(Loaded {
         store,
         summary,
         is_dated: dated.is_some(),
-    })
+    }))
 }
 
 /// The field `ctime`, in seconds since 1970.

@@ -67,10 +67,10 @@ impl Suppressions {
             .iter()
             .filter(|suppression| suppression.until < today)
         {
-            report.blinds.push(crate::collect::Blind {
-                what: format!("suppression of {}", ended.rule),
-                why: format!("ended on {}; it hides nothing any more", ended.until),
-            });
+            report.blinds.push(crate::collect::Blind::new(
+                format!("suppression of {}", ended.rule),
+                format!("ended on {}; it hides nothing any more", ended.until),
+            ));
         }
         let (mut kept, mut hidden) = (Vec::new(), Vec::new());
         for finding in std::mem::take(&mut report.findings) {

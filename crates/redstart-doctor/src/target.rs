@@ -67,9 +67,9 @@ impl Target {
                 return Ok((Self::file(path)?, Access::default()));
             }
             if text.contains('/') {
-                return Err(Error::Usage(format!(
-                    "{text:?} is neither a URL nor a file"
-                )));
+                return Err(Error::Usage(
+                    "the target is neither a URL nor a file that exists".to_owned(),
+                ));
             }
             return Self::parse(&format!("redis://{text}"));
         };
@@ -95,11 +95,7 @@ impl Target {
         access.tls = match base {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            _ => {
-                return Err(Error::Usage(format!(
-                    "{scheme:?} is not a scheme of a store URL"
-                )));
-            }
+            _ => return Err(unknown_scheme()),
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -114,9 +110,11 @@ impl Target {
                 // Settings of a store that a reader has no use for.
                 "timeout" | "connect_timeout" | "pool" => {}
                 _ => {
-                    return Err(Error::Usage(format!(
-                        "{name:?} is not a parameter of a store URL"
-                    )));
+                    return Err(Error::Usage(
+                        "unknown parameter in the URL (known: db, ca, cert, key, sentinel_user, sentinel_password, timeout, connect_timeout, pool); \
+                         a ? in a password is written %3F"
+                            .to_owned(),
+                    ));
                 }
             }
         }
@@ -161,11 +159,7 @@ impl Target {
                 }
             }
             Some("cluster") => Self::Cluster(addresses(hosts, 6379)?),
-            Some(_) => {
-                return Err(Error::Usage(format!(
-                    "{scheme:?} is not a scheme of a store URL"
-                )));
-            }
+            Some(_) => return Err(unknown_scheme()),
         };
         Ok((target, access))
     }
@@ -187,11 +181,28 @@ impl Target {
             }
             return Ok(Self::Rdb(path.to_owned()));
         }
-        if first.starts_with(b"*") || first.starts_with(b"#TS:") || first.starts_with(b"file ") {
+        if first.starts_with(b"file ") {
+            // The manifest of a log: the files that it names are beside it.
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            return Ok(Self::Aof(folder.unwrap_or(Path::new(".")).to_owned()));
+        }
+        if first.starts_with(b"*") || first.starts_with(b"#TS:") {
             return Ok(Self::Aof(path.to_owned()));
         }
         Ok(Self::Log(path.to_owned()))
     }
+}
+
+// No error repeats a part of a URL: of one that is wrong, any part may be the password.
+
+fn unknown_scheme() -> Error {
+    Error::Usage(
+        "the URL must begin with redis://, rediss://, valkey://, valkeys://, redis+sentinel://, redis+cluster://, redis+unix://, \
+         memory:// or file://"
+            .to_owned(),
+    )
 }
 
 fn decode(text: &str) -> Result<String> {
@@ -213,7 +224,12 @@ fn addresses(hosts: &str, port: u16) -> Result<Vec<Address>> {
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
 pub(crate) fn address(text: &str, default_port: u16) -> Result<Address> {
-    let bad = || Error::Usage(format!("{text:?} in the URL is not host or host:port"));
+    let bad = || {
+        Error::Usage(
+            "a host in the URL is not host or host:port; a login is followed by @, and / : @ in a password are written %2F %3A %40"
+                .to_owned(),
+        )
+    };
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
@@ -256,6 +272,53 @@ mod tests {
         assert!(matches!(target, Target::Single(Address::Tcp(_, 6380))));
         assert!(Target::parse("http://x").is_err());
         Ok(())
+    }
+
+    /// Whatever is wrong with a URL, a part of it may be a password.
+    #[test]
+    fn no_error_about_a_url_repeats_its_text() {
+        for url in [
+            "redis://ann:hunter2",
+            "redis://ann:hun?hunter2@db:6379",
+            "redis://ann:hun?a=1&hunter2@db:6379",
+            "redis://ann:pass@db:hunter2",
+            "redis://ann:pass@[hunter2",
+            "redis://ann:hunter2@",
+            "redis://ann:pass@db/hunter2",
+            "redis://hunter2:",
+            "redis://:hunter2",
+            "redis+sentinel://ann:hunter2@db",
+            "redis+sentinel://db/main/hunter2",
+            "redis+cluster://ann:hunter2",
+            "redis+hunter2://db",
+            "hunter2://db",
+            "ann:hunter2@db/0",
+            "ann:hunter2@db:x",
+            "ann:hunter2",
+            "http://ann:hunter2@db",
+            "redis://db?hunter2=1",
+            "redis://db?db=hunter2",
+            "redis://ann:hunter2%ff@db",
+            "/tmp/hunter2-is-not-there",
+        ] {
+            if let Err(error) = Target::parse(url) {
+                let text = format!("{error} {error:?}");
+                assert!(!text.contains("hunter2"), "{url}: {text}");
+            } else {
+                assert_eq!(url, "redis://ann:hunter2@", "{url} is accepted");
+            }
+        }
+    }
+
+    #[test]
+    fn the_manifest_of_a_log_stands_for_its_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let manifest = folder.path().join("appendonly.aof.manifest");
+        std::fs::write(&manifest, "file appendonly.aof.1.incr.aof seq 1 type i\n")
+            .expect("written");
+        let parsed = Target::parse(&manifest.display().to_string());
+        let target = parsed.expect("a file").0;
+        assert!(matches!(target, Target::Aof(path) if path == folder.path()));
     }
 
     #[test]

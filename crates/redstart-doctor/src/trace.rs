@@ -64,6 +64,8 @@ struct Client {
     id: u32,
     multi: bool,
     watching: bool,
+    /// It has been in a transaction.
+    transacts: bool,
 }
 
 /// Everything that was observed.
@@ -76,6 +78,8 @@ pub(crate) struct Trace {
     /// Commands on keys that were not followed.
     pub(crate) unfollowed: u64,
     pub(crate) channels: HashMap<Vec<u8>, Channel>,
+    /// A client left all its channels, whichever they were.
+    pub(crate) left_all: bool,
     pub(crate) scripts: Scripts,
     pub(crate) first: Option<f64>,
     pub(crate) last: f64,
@@ -93,9 +97,17 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Takes one line of MONITOR or of a log in JSON; anything else is ignored.
+    /// Takes one whole line of MONITOR or of a log in JSON; anything else is ignored.
+    #[cfg(test)]
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
-        if let Some(line) = Line::parse(bytes) {
+        self.feed_cut(bytes, false);
+    }
+
+    /// Takes one line, of which only the beginning may have been read. Where the cut falls between two words, the line alone
+    /// does not show it.
+    pub(crate) fn feed_cut(&mut self, bytes: &[u8], cut: bool) {
+        if let Some(mut line) = Line::parse(bytes) {
+            line.cut |= cut;
             self.take(&line);
         }
     }
@@ -137,7 +149,7 @@ impl Trace {
             self.redstart(&line.words);
         }
         self.beside_keys(line, &name, script);
-        for (at, action) in actions(&name, &line.words, line.at) {
+        for (at, action) in actions(&name, &line.words, line.at, line.cut) {
             // A name that was cut is no name.
             if line.cut && at + 1 == line.words.len() {
                 continue;
@@ -171,6 +183,7 @@ impl Trace {
                 id: count as u32,
                 ..Client::default()
             });
+        state.transacts |= matches!(name, "MULTI" | "WATCH");
         match name {
             "MULTI" => state.multi = true,
             "WATCH" => state.watching = true,
@@ -181,10 +194,12 @@ impl Trace {
             }
             _ => {}
         }
+        // All clients of a unix socket have one name: whose a transaction is cannot be told, so any command may be part of one.
+        let shared = line.client.starts_with("unix:");
         Some(Who {
             id: state.id,
-            atomic: state.multi || state.watching,
-            shared: line.client.starts_with("unix:"),
+            atomic: state.multi || state.watching || (shared && state.transacts),
+            shared,
         })
     }
 
@@ -197,7 +212,9 @@ impl Trace {
                 channel.published += 1;
                 channel.by_scripts += u64::from(script);
             }
-            "SUBSCRIBE" | "SSUBSCRIBE" => {
+            // Who leaves a channel was there.
+            "UNSUBSCRIBE" | "SUNSUBSCRIBE" if words.len() == 1 => self.left_all = true,
+            "SUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "SUNSUBSCRIBE" => {
                 for word in &words[1..] {
                     if self.channels.len() < CHANNELS {
                         self.channels.entry(word.clone()).or_default().subscribed = true;
@@ -275,7 +292,7 @@ type NamedTrace<'a> = (&'a [u8], &'a KeyTrace);
 #[derive(Clone, Copy)]
 pub(crate) struct Who {
     pub(crate) id: u32,
-    /// Part of a script, a transaction, or under WATCH.
+    /// Part of a script, a transaction, or under WATCH; or it may be.
     pub(crate) atomic: bool,
     /// Several clients may have this name.
     pub(crate) shared: bool,
@@ -325,16 +342,31 @@ pub(crate) mod tests {
     /// A trace from lines such as `a SET k v`: the client, then the command; one hundredth of a second apart.
     pub(crate) fn trace(lines: &[&str]) -> Trace {
         let mut trace = Trace::default();
-        for (i, line) in lines.iter().enumerate() {
-            let (client, command) = line.split_once(' ').expect("a client and a command");
-            let client = if client == "lua" {
-                "lua".to_owned()
-            } else {
-                format!("{client}:1")
-            };
-            let words: Vec<String> = command.split(' ').map(|word| format!("{word:?}")).collect();
-            let at = 1_700_000_000.0 + i as f64 / 100.0;
-            trace.feed(format!("{at:.6} [0 {client}] {}", words.join(" ")).as_bytes());
+        for (i, text) in lines.iter().enumerate() {
+            trace.feed(line(i, text).as_bytes());
+        }
+        trace
+    }
+
+    /// One line as MONITOR prints it. A client named `unix` has the name that all clients of a socket have.
+    pub(crate) fn line(i: usize, text: &str) -> String {
+        let (client, command) = text.split_once(' ').expect("a client and a command");
+        let client = match client {
+            "lua" => "lua".to_owned(),
+            "unix" => "unix:/run/redis.sock".to_owned(),
+            client => format!("{client}:1"),
+        };
+        let words: Vec<String> = command.split(' ').map(|word| format!("{word:?}")).collect();
+        let at = 1_700_000_000.0 + i as f64 / 100.0;
+        format!("{at:.6} [0 {client}] {}", words.join(" "))
+    }
+
+    /// The same, with only the first bytes of each line.
+    pub(crate) fn cut_trace(keep: usize, lines: &[&str]) -> Trace {
+        let mut trace = Trace::default();
+        for (i, text) in lines.iter().enumerate() {
+            let line = line(i, text);
+            trace.feed_cut(&line.as_bytes()[..line.len().min(keep)], line.len() > keep);
         }
         trace
     }
@@ -453,6 +485,33 @@ pub(crate) mod tests {
         assert_eq!(ops(&seen, "lock").plain_release, 0);
         assert_eq!(ops(&seen, "lock").get_delete, 0);
         assert_eq!(ops(&seen, "lock").script_release, 1);
+    }
+
+    #[test]
+    fn clients_of_one_socket_are_not_taken_for_one_another() {
+        // Two clients; the transaction of one of them hides nothing of the other and proves nothing about it.
+        let seen = trace(&[
+            "unix WATCH n",
+            "unix GET n",
+            "unix GET n",
+            "unix MULTI",
+            "unix SET n 6",
+            "unix EXEC",
+            "unix INCR n",
+            "unix INCR n",
+            "unix EXPIRE n 60",
+            "unix DEL n",
+        ]);
+        let seen = ops(&seen, "n");
+        assert_eq!((seen.get_set, seen.get_incr, seen.overlaps), (0, 0, 0));
+        assert_eq!((seen.crossed, seen.incr_then_expire), (0, 0));
+        // A reader and a writer of numbers: two clients, not one that changes what it read.
+        let seen = trace(&["unix GET n", "unix SET n 5", "unix GET n", "unix SET n 6"]);
+        assert_eq!(ops(&seen, "n").get_set, 0);
+        // A fill with NX and the deletion by another client.
+        let seen = trace(&["unix SET p v NX EX 60", "unix GET p", "unix DEL p"]);
+        assert_eq!(ops(&seen, "p").own_release, 0);
+        assert_eq!(ops(&seen, "p").get_delete, 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! the examination cost. And each node of a Cluster can be asked on its own.
 
 use std::{
+    collections::BTreeMap,
     io,
     time::{Duration, Instant},
 };
@@ -27,7 +28,7 @@ use crate::{
 };
 
 /// What of one bulk string is kept; the rest is read and dropped.
-const KEPT: usize = 4096;
+pub(crate) const KEPT: usize = 4096;
 /// INFO and CLIENT LIST are longer.
 const KEPT_TEXT: usize = 4 << 20;
 /// What of one array is kept; further elements are read and dropped.
@@ -58,6 +59,14 @@ impl std::fmt::Display for Trouble {
 }
 
 impl Trouble {
+    /// Whether it says only that the key has gone or has another type by now.
+    pub(crate) fn is_about_the_key(&self) -> bool {
+        let Self::Refused(why) = self else {
+            return false;
+        };
+        why.starts_with("WRONGTYPE") || why.starts_with("NOGROUP") || why.contains("no such key")
+    }
+
     /// Whether the next command may still be answered.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused(_))
@@ -163,6 +172,8 @@ pub(crate) struct Wire {
     patience: Duration,
     pub(crate) cost: Cost,
     broken: bool,
+    /// Commands that may not be used here, and what the server said.
+    pub(crate) refused: BTreeMap<String, String>,
 }
 
 impl Wire {
@@ -196,6 +207,7 @@ impl Wire {
             patience,
             cost: Cost::default(),
             broken: false,
+            refused: BTreeMap::new(),
         };
         if let Some(password) = &access.password {
             let user = access.user.as_deref();
@@ -236,6 +248,7 @@ impl Wire {
             patience: Duration::from_secs(10),
             cost: Cost::default(),
             broken: false,
+            refused: BTreeMap::new(),
         }
     }
 
@@ -276,6 +289,11 @@ impl Wire {
             Ok(result) => result,
             Err(_) => Err(Trouble::TimedOut),
         };
+        if let Ok(answers) = &result {
+            for (words, answer) in commands.iter().zip(answers) {
+                self.note_refusal(words, answer);
+            }
+        }
         self.broken |= matches!(&result, Err(trouble) if !trouble.is_refusal());
         let name = commands.first().and_then(|words| words.first());
         self.cost.note(
@@ -284,6 +302,26 @@ impl Wire {
             begun.elapsed(),
         );
         result
+    }
+
+    /// Keeps what the user may not use. Whoever asked may do without an answer, and the report has to say so.
+    fn note_refusal(&mut self, words: &Words, answer: &Answer) {
+        let Err(Trouble::Refused(why)) = answer else {
+            return;
+        };
+        if matches!(self.line, Line::Store(_)) || !why.starts_with("NOPERM") {
+            return;
+        }
+        let text = |word: &Vec<u8>| String::from_utf8_lossy(word).to_ascii_uppercase();
+        let name = words.first().map(text).unwrap_or_default();
+        let has_subcommands = ALLOWED
+            .iter()
+            .any(|(allowed, subcommands)| *allowed == name && !subcommands.is_empty());
+        let name = match words.get(1).filter(|_| has_subcommands) {
+            Some(second) => format!("{name} {}", text(second)),
+            None => name,
+        };
+        self.refused.entry(name).or_insert_with(|| why.clone());
     }
 
     async fn exchange(&mut self, commands: &[Words]) -> Answer<Vec<Answer>> {
@@ -361,7 +399,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// The next line without its `+`, cut at the limit; `false` at the end of the stream.
+    /// The next line without its `+`, cut at the limit of [`KEPT`]; `false` at the end of the stream.
     ///
     /// # Cancel safety
     ///

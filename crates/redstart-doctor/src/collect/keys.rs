@@ -19,7 +19,7 @@ use crate::{
     pattern,
     progress::Progress,
     trace::command::fingerprint,
-    wire::{Answer, Words, words},
+    wire::{Answer, Trouble, Words, words},
 };
 
 /// Keys of one pattern that are looked at.
@@ -383,7 +383,8 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
         .iter()
         .map(|fact| match fact.kind {
             Kind::String => words!["GETRANGE", fact.name, "0", PREFIX],
-            Kind::Other => words!["EXISTS", fact.name],
+            // MEMORY USAGE of a stream walks all consumers of all its groups; the collector of streams asks where it has none.
+            Kind::Other | Kind::Stream => words!["EXISTS", fact.name],
             _ => words!["MEMORY", "USAGE", fact.name, "SAMPLES", "5"],
         })
         .collect();
@@ -405,6 +406,7 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
                     fact.token_age = token_age(bytes);
                 }
             }
+            Kind::Other | Kind::Stream => {}
             _ => fact.memory = integer(answer).and_then(|bytes| u64::try_from(bytes).ok()),
         }
     }
@@ -500,18 +502,23 @@ pub(crate) async fn look_again(
                     let Some([ttl, size]) = answers.next() else {
                         break;
                     };
-                    let ttl = integer(ttl).unwrap_or(-2);
-                    fact.later = Some(Later {
-                        exists: ttl != -2,
-                        ttl: u64::try_from(ttl).ok(),
-                        size: integer(size)
-                            .and_then(|size| u64::try_from(size).ok())
-                            .unwrap_or(0),
-                    });
+                    fact.later = later(ttl, size);
                 }
             }
         }
     }
+}
+
+/// What the second look says of a key. Without an answer nothing is known: it is not gone.
+fn later(ttl: &Answer, size: &Answer) -> Option<Later> {
+    let ttl = integer(ttl)?;
+    Some(Later {
+        exists: ttl != -2,
+        ttl: u64::try_from(ttl).ok(),
+        size: integer(size)
+            .and_then(|size| u64::try_from(size).ok())
+            .unwrap_or(0),
+    })
 }
 
 /// Which node each looked-at key was found on.
@@ -540,12 +547,9 @@ async fn ask(
     }
     match node.wire.batch(commands).await {
         Ok(answers) => {
-            // A key of another type meanwhile is no loss; a command that may not be used is.
-            for answer in &answers {
-                if let Err(crate::wire::Trouble::Refused(why)) = answer
-                    && (why.starts_with("NOPERM") || why.contains("unknown command"))
-                {
-                    blinds.note(format!("{what} on {}", node.address), why);
+            for trouble in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+                if is_loss(trouble) {
+                    blinds.note(format!("{what} on {}", node.address), trouble);
                 }
             }
             if node.at.is_some() {
@@ -558,6 +562,13 @@ async fn ask(
             None
         }
     }
+}
+
+/// A key of another type meanwhile is no loss, nor is the idle time of one whose uses are counted instead. A command that may
+/// not be used, a slot that has moved or a server that is busy is.
+fn is_loss(trouble: &Trouble) -> bool {
+    let counted = matches!(trouble, Trouble::Refused(why) if why.contains("LFU maxmemory policy"));
+    !counted && !trouble.is_about_the_key()
 }
 
 pub(crate) fn integer(answer: &Answer) -> Option<i64> {
@@ -669,6 +680,42 @@ mod tests {
             );
         }
         assert_eq!(shape(b"\x80\x04\x95", 3), Shape::Binary);
+    }
+
+    #[test]
+    fn a_key_without_an_answer_is_not_gone() {
+        let refused = || Err(Trouble::Refused("LOADING dataset in memory".to_owned()));
+        assert!(later(&refused(), &refused()).is_none());
+        let gone = later(&Ok(Value::Int(-2)), &Ok(Value::Int(0)));
+        assert!(gone.is_some_and(|later| !later.exists));
+        let there = later(&Ok(Value::Int(-1)), &Ok(Value::Int(7)));
+        assert!(there.is_some_and(|later| later.exists && later.size == 7));
+    }
+
+    #[test]
+    fn whatever_a_server_refuses_is_noted_unless_it_is_about_the_key() {
+        for (why, loss) in [
+            ("NOPERM this user has no permissions", true),
+            ("ERR unknown command 'PTTL'", true),
+            ("MOVED 3999 10.0.0.7:6379", true),
+            ("ASK 3999 10.0.0.7:6379", true),
+            ("LOADING Redis is loading the dataset in memory", true),
+            ("BUSY Redis is busy running a script", true),
+            ("CLUSTERDOWN Hash slot not served", true),
+            ("MASTERDOWN Link with MASTER is down", true),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                false,
+            ),
+            ("ERR no such key", false),
+            (
+                "ERR An LFU maxmemory policy is selected, idle time not tracked.",
+                false,
+            ),
+        ] {
+            assert_eq!(is_loss(&Trouble::Refused(why.to_owned())), loss, "{why}");
+        }
+        assert!(is_loss(&Trouble::TimedOut));
     }
 
     #[test]

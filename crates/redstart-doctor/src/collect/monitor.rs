@@ -26,7 +26,7 @@ use crate::{
     progress::Progress,
     target::Access,
     trace::Trace,
-    wire::{Answer, Monitor, Wire, words},
+    wire::{self, Answer, Monitor, Wire, words},
 };
 
 /// Lines that wait to be folded in.
@@ -95,7 +95,8 @@ pub(crate) async fn observe(
             Ok(None) => break,
             Ok(Some(lines)) => {
                 for line in &lines {
-                    trace.feed(line);
+                    // Its `+` is gone.
+                    trace.feed_cut(line, line.len() + 1 >= wire::KEPT);
                 }
             }
             Err(_) => {}
@@ -290,14 +291,16 @@ async fn channels(nodes: &mut [Node], trace: &mut Trace) {
     }
 }
 
-/// A recorded log of MONITOR.
-pub(crate) fn from_log(
-    path: &Path,
-    budget: &Budget,
-    progress: &Progress,
-    cost: &mut Cost,
-    blinds: &mut Blinds,
-) -> Result<Trace> {
+/// What a recorded log shows.
+pub(crate) struct Log {
+    pub(crate) trace: Trace,
+    pub(crate) cost: Cost,
+    pub(crate) blinds: Blinds,
+}
+
+/// Reads a recorded log.
+pub(crate) fn from_log(path: &Path, budget: &Budget, progress: &Progress) -> Result<Log> {
+    let (mut cost, mut blinds) = (Cost::default(), Blinds::default());
     let unreadable =
         |error: std::io::Error| Error::File(format!("{} cannot be read: {error}", path.display()));
     let file = std::fs::File::open(path).map_err(unreadable)?;
@@ -316,11 +319,12 @@ pub(crate) fn from_log(
         }
         cost.bytes_read += read as u64;
         cost.lines += 1;
+        let cut = line.last() != Some(&b'\n');
         while matches!(line.last(), Some(b'\n' | b'\r')) {
             line.pop();
         }
         let before = trace.lines;
-        trace.feed(&line);
+        trace.feed_cut(&line, cut);
         foreign += u64::from(trace.lines == before && !line.is_empty() && line != b"OK");
         if cost.lines.is_multiple_of(10_000) {
             progress.step("reading the log", cost.bytes_read, all);
@@ -330,7 +334,7 @@ pub(crate) fn from_log(
             break;
         }
     }
-    if trace.lines == 0 {
+    if trace.lines == 0 && !progress.is_stopped() {
         return Err(Error::Usage(format!(
             "{} has no line of MONITOR, nor one like {{\"time\":1.5,\"client\":\"a\",\"command\":[\"GET\",\"k\"]}}",
             path.display()
@@ -344,5 +348,9 @@ pub(crate) fn from_log(
             ),
         );
     }
-    Ok(trace)
+    Ok(Log {
+        trace,
+        cost,
+        blinds,
+    })
 }

@@ -4,12 +4,12 @@
 //! commands are counted, go to replicas where there are any, leave in small batches, and do not touch the keys'
 //! idle times.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use redis::{Arg, Cmd, Value};
 use redstart_adopt::{Answer as Reply, Budget, Recognition, Source, recognise_from};
 
-use super::{Blinds, keys::BATCH};
+use super::{Blinds, keys::BATCH, stream};
 use crate::{
     node::{Node, Slots},
     wire::{Answer, Words, words},
@@ -20,13 +20,22 @@ const LOOKS: usize = 1500;
 const TIME: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Recognises libraries among these names. Keys in `hints` are looked at first.
+/// What the questions of recognition say besides.
+#[derive(Default)]
+pub(crate) struct Asked {
+    pub(crate) streams: stream::Infos,
+    /// Digests of scripts that a master has.
+    pub(crate) scripts: Vec<&'static str>,
+}
+
+/// Recognises libraries among these names. Keys in `hints` are looked at first. What was learnt besides goes to `asked`.
 pub(crate) async fn recognise(
     nodes: &mut [Node],
     readers: &[usize],
     slots: &Slots,
     names: Vec<Vec<u8>>,
     hints: Vec<Vec<u8>>,
+    asked: &mut Asked,
     blinds: &mut Blinds,
 ) -> Option<Recognition> {
     if readers.is_empty() {
@@ -38,6 +47,8 @@ pub(crate) async fn recognise(
         slots,
         names,
         hints,
+        streams: HashSet::new(),
+        asked,
         refusal: None,
     };
     let budget = Budget::default().looks(LOOKS).time(TIME);
@@ -61,6 +72,9 @@ struct Asker<'a> {
     slots: &'a Slots,
     names: Vec<Vec<u8>>,
     hints: Vec<Vec<u8>>,
+    /// Keys that are streams. MEMORY USAGE would walk all consumers of all their groups.
+    streams: HashSet<Vec<u8>>,
+    asked: &'a mut Asked,
     /// Why a command was not answered.
     refusal: Option<String>,
 }
@@ -80,9 +94,39 @@ impl Asker<'_> {
         })
     }
 
+    /// What is sent in place of a command.
+    fn instead(&self, words: &Words) -> Words {
+        match words.as_slice() {
+            [memory, _, key, ..] if memory == b"MEMORY" && self.streams.contains(key) => {
+                words!["XINFO", "STREAM", key]
+            }
+            _ => words.clone(),
+        }
+    }
+
+    /// The answer to what was asked, from the reply to what was sent.
+    fn take(&mut self, asked: &Words, value: Value) -> Option<Value> {
+        match asked.as_slice() {
+            [kind, key] if kind == b"TYPE" => {
+                if matches!(&value, Value::SimpleString(kind) if kind == "stream") {
+                    self.streams.insert(key.clone());
+                }
+                Some(value)
+            }
+            [memory, _, key, ..] if memory == b"MEMORY" && self.streams.contains(key) => {
+                let info = stream::Info::of(&value);
+                self.asked.streams.insert(key.clone(), info);
+                let bytes = info.estimate()?;
+                i64::try_from(bytes).ok().map(Value::Int)
+            }
+            _ => Some(value),
+        }
+    }
+
     async fn all(&mut self, commands: Vec<Cmd>) -> Vec<Option<Value>> {
         let mut replies: Vec<Option<Value>> = commands.iter().map(|_| None).collect();
-        let commands: Vec<Words> = commands.iter().map(as_words).collect();
+        let asked: Vec<Words> = commands.iter().map(as_words).collect();
+        let commands: Vec<Words> = asked.iter().map(|words| self.instead(words)).collect();
         let places: Vec<usize> = commands.iter().map(|words| self.place(words)).collect();
         for &node in self.readers {
             let own: Vec<usize> = (0..commands.len())
@@ -94,7 +138,7 @@ impl Asker<'_> {
                     Ok(answers) => {
                         for (at, answer) in chunk.iter().zip(answers) {
                             match answer {
-                                Ok(value) => replies[*at] = Some(value),
+                                Ok(value) => replies[*at] = self.take(&asked[*at], value),
                                 Err(trouble) => self.refused(&trouble.to_string()),
                             }
                         }
@@ -156,6 +200,8 @@ impl Source for Asker<'_> {
                     *known |= has > 0;
                 }
             }
+            let there = digests.iter().zip(&known).filter(|(_, has)| **has);
+            self.asked.scripts.extend(there.map(|(digest, _)| *digest));
             Ok(known)
         })
     }

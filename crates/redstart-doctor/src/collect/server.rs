@@ -178,7 +178,7 @@ fn slow(value: Value) -> Vec<SlowEntry> {
                 return None;
             }
             let command = String::from_utf8_lossy(words.first()?).to_ascii_uppercase();
-            let key = actions(&command, &words, 0.0)
+            let key = actions(&command, &words, 0.0, false)
                 .first()
                 .map(|(at, _)| *at)
                 .or_else(|| {
@@ -191,7 +191,8 @@ fn slow(value: Value) -> Vec<SlowEntry> {
                 .and_then(|at| words.get(at))
                 .map(|word| pattern::generalise(word));
             let whole = matches!(command.as_str(), "SMEMBERS" | "HGETALL" | "HKEYS" | "HVALS")
-                || is_whole(&words);
+                || (matches!(command.as_str(), "LRANGE" | "ZRANGE" | "ZREVRANGE")
+                    && is_whole(&words));
             Some(SlowEntry {
                 micros,
                 command,

@@ -1,5 +1,7 @@
 //! Streams and their consumer groups, by XINFO.
 
+use std::collections::HashMap;
+
 use redis::Value;
 
 use super::{Blinds, keys::integer};
@@ -15,19 +17,26 @@ use crate::{
 const STREAMS: usize = 100;
 const GROUPS: usize = 16;
 const PENDING: usize = 10;
-/// Entries are only read where they are small on average, in bytes.
-const SMALL_ENTRY: u64 = 4096;
-/// XINFO CONSUMERS of a group with more consumers would take the server longer than a millisecond.
+/// Steps of the search, and names in each.
+const STEPS: usize = 100;
+const STEP: usize = 100;
+/// Entries are only read where the first and the last one are smaller, in bytes.
+const SMALL_ENTRY: usize = 4096;
+/// XINFO GROUPS of a stream with more groups would take the server longer than a millisecond, as would XINFO CONSUMERS of a
+/// group with more consumers. Neither command has a limit.
+const MANY_GROUPS: u64 = 1000;
 const CONSUMERS: u64 = 1000;
 
 /// Finds streams without a walk over all names: a bounded number of small steps.
 pub(crate) async fn find(node: &mut Node, blinds: &mut Blinds) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let mut cursor = "0".to_owned();
-    for _ in 0..100 {
+    let mut steps = 0;
+    loop {
+        let count = STEP.to_string();
         let answer = node
             .wire
-            .call(words!["SCAN", cursor, "COUNT", "100", "TYPE", "stream"])
+            .call(words!["SCAN", cursor, "COUNT", count, "TYPE", "stream"])
             .await;
         let parts = match answer {
             Ok(Value::Array(parts)) => parts,
@@ -47,51 +56,149 @@ pub(crate) async fn find(node: &mut Node, blinds: &mut Blinds) -> Vec<Vec<u8>> {
             .and_then(|names| redis::from_redis_value(names).ok())
             .unwrap_or_default();
         found.extend(names);
-        if cursor == "0" || cursor.is_empty() || found.len() >= STREAMS {
+        steps += 1;
+        if cursor == "0" || cursor.is_empty() {
+            break;
+        }
+        if steps >= STEPS || found.len() >= STREAMS {
+            blinds.note(
+                format!("streams on {}", node.address),
+                format!(
+                    "searched for among about {} names, and in the sample if there is one; there may be others",
+                    steps * STEP
+                ),
+            );
             break;
         }
     }
-    found.truncate(STREAMS);
+    if found.len() > STREAMS {
+        found.truncate(STREAMS);
+        blinds.note(
+            format!("streams on {}", node.address),
+            format!("more than {STREAMS}; the others were left out"),
+        );
+    }
     found
+}
+
+/// What XINFO STREAM says of a stream. Its first and its last entry are in the reply, so it is asked once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Info {
+    length: u64,
+    added: Option<u64>,
+    first: Option<(u64, u64)>,
+    groups: u64,
+    /// The larger one of the two entries, in bytes.
+    entry: usize,
+}
+
+/// Streams that were asked for already.
+pub(crate) type Infos = HashMap<Vec<u8>, Info>;
+
+impl Info {
+    pub(crate) fn of(reply: &Value) -> Self {
+        let first = field(reply, "first-entry");
+        let last = field(reply, "last-entry");
+        Self {
+            length: number(reply, "length").unwrap_or(0),
+            added: number(reply, "entries-added"),
+            groups: number(reply, "groups").unwrap_or(0),
+            entry: [&first, &last]
+                .into_iter()
+                .flatten()
+                .map(size)
+                .max()
+                .unwrap_or(0),
+            first: first.and_then(|entry| match entry {
+                Value::Array(parts) => id(parts.first()?),
+                _ => None,
+            }),
+        }
+    }
+
+    fn is_small(&self) -> bool {
+        self.entry < SMALL_ENTRY
+    }
+
+    /// About how many bytes the stream has; `None` if its entries are large.
+    pub(crate) fn estimate(&self) -> Option<u64> {
+        self.is_small().then(|| self.length * self.entry as u64)
+    }
 }
 
 /// The facts of one stream.
 pub(crate) async fn facts(
     node: &mut Node,
     name: &[u8],
+    known: Option<Info>,
     now: u64,
     blinds: &mut Blinds,
 ) -> Option<StreamFacts> {
-    let length: u64 = node.wire.get(words!["XLEN", name]).await.ok()?;
+    // It says how many groups there are, which decides what else may be asked.
+    let info = match known {
+        Some(info) => info,
+        None => match node.wire.call(words!["XINFO", "STREAM", name]).await {
+            Ok(reply) => Info::of(&reply),
+            Err(trouble) => {
+                // One that was deleted since it was found is no loss.
+                if !trouble.is_about_the_key() {
+                    blinds.note(format!("XINFO STREAM on {}", node.address), trouble);
+                }
+                return None;
+            }
+        },
+    };
     let mut facts = StreamFacts {
         name: printable(name),
         pattern: pattern::generalise(name),
-        length,
+        length: info.length,
+        added: info.added,
+        first: info.first,
         now,
         ..StreamFacts::default()
     };
-    // XINFO STREAM has the first and the last entry in its reply.
-    let memory: Answer<u64> = node
-        .wire
-        .get(words!["MEMORY", "USAGE", name, "SAMPLES", "5"])
-        .await;
-    let small = memory.is_ok_and(|memory| memory / length.max(1) < SMALL_ENTRY) || length == 0;
-    if small {
-        let info = node.wire.call(words!["XINFO", "STREAM", name]).await.ok()?;
-        facts.added = number(&info, "entries-added");
-        facts.first = field(&info, "first-entry").and_then(|entry| match entry {
-            Value::Array(parts) => id(parts.first()?),
-            _ => None,
-        });
-    } else {
-        blinds.note(
-            format!("entries of the stream {}", facts.name),
-            "not read, because they are large: which of them were trimmed or deleted is not known",
+    let small = info.is_small();
+    if !small {
+        blinds.note_key(
+            "entries of the stream",
+            name,
+            "not read, because they are large: which of them were deleted is not known",
         );
     }
-    let Ok(Value::Array(groups)) = node.wire.call(words!["XINFO", "GROUPS", name]).await else {
+    let count = info.groups;
+    if count == 0 {
+        // With groups, it would walk all consumers of all of them.
+        let memory: Answer<u64> = node
+            .wire
+            .get(words!["MEMORY", "USAGE", name, "SAMPLES", "5"])
+            .await;
+        facts.memory = memory.ok();
         return Some(facts);
+    }
+    if count > MANY_GROUPS {
+        blinds.note(
+            format!("groups of streams on {}", node.address),
+            format!("not asked where a list is long: one stream has {count} groups"),
+        );
+        return Some(facts);
+    }
+    let groups = match node.wire.call(words!["XINFO", "GROUPS", name]).await {
+        Ok(Value::Array(groups)) => groups,
+        Ok(_) => Vec::new(),
+        Err(trouble) => {
+            if !trouble.is_about_the_key() {
+                blinds.note(format!("XINFO GROUPS on {}", node.address), trouble);
+            }
+            Vec::new()
+        }
     };
+    if groups.len() > GROUPS {
+        blinds.note_key(
+            "groups of the stream",
+            name,
+            format!("{GROUPS} of {} were looked at", groups.len()),
+        );
+    }
     for group in groups.iter().take(GROUPS) {
         let Some(own) =
             field(group, "name").and_then(|value| redis::from_redis_value::<Vec<u8>>(value).ok())
@@ -114,27 +221,54 @@ pub(crate) async fn facts(
                 format!("consumers of groups on {}", node.address),
                 format!("not asked where a list is long: one group has {count} consumers"),
             );
-        } else if let Ok(Value::Array(consumers)) = node
-            .wire
-            .call(words!["XINFO", "CONSUMERS", name, own])
-            .await
-        {
-            group.consumers = consumers
-                .iter()
-                .map(|consumer| ConsumerFacts {
-                    pending: number(consumer, "pending").unwrap_or(0),
-                    idle: number(consumer, "idle").unwrap_or(0),
-                })
-                .collect();
+        } else {
+            match node
+                .wire
+                .call(words!["XINFO", "CONSUMERS", name, own])
+                .await
+            {
+                Ok(Value::Array(consumers)) => {
+                    group.consumers = consumers.iter().map(consumer).collect();
+                }
+                Ok(_) => {}
+                Err(trouble) if trouble.is_about_the_key() => {}
+                Err(trouble) => {
+                    blinds.note(format!("XINFO CONSUMERS on {}", node.address), trouble);
+                }
+            }
         }
-        pending(node, name, &own, small, &mut group).await;
+        pending(node, name, &own, small, &mut group, blinds).await;
         facts.groups.push(group);
     }
     Some(facts)
 }
 
+fn consumer(value: &Value) -> ConsumerFacts {
+    ConsumerFacts {
+        pending: number(value, "pending").unwrap_or(0),
+        idle: number(value, "idle").unwrap_or(0),
+    }
+}
+
+/// The bytes of all strings in a reply. Of a long string only the beginning was kept.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::BulkString(bytes) => bytes.len(),
+        Value::SimpleString(text) => text.len(),
+        Value::Array(parts) => parts.iter().map(size).sum(),
+        _ => 0,
+    }
+}
+
 /// The first pending entries: how often they were delivered, and whether they still exist.
-async fn pending(node: &mut Node, name: &[u8], own: &[u8], small: bool, group: &mut GroupFacts) {
+async fn pending(
+    node: &mut Node,
+    name: &[u8],
+    own: &[u8],
+    small: bool,
+    group: &mut GroupFacts,
+    blinds: &mut Blinds,
+) {
     if group.pending == 0 {
         return;
     }
@@ -142,8 +276,15 @@ async fn pending(node: &mut Node, name: &[u8], own: &[u8], small: bool, group: &
         .wire
         .call(words!["XPENDING", name, own, "-", "+", PENDING.to_string()])
         .await;
-    let Ok(Value::Array(entries)) = answer else {
-        return;
+    let entries = match answer {
+        Ok(Value::Array(entries)) => entries,
+        Ok(_) => return,
+        Err(trouble) => {
+            if !trouble.is_about_the_key() {
+                blinds.note(format!("XPENDING on {}", node.address), trouble);
+            }
+            return;
+        }
     };
     let mut ids = Vec::new();
     for entry in entries {
@@ -164,23 +305,39 @@ async fn pending(node: &mut Node, name: &[u8], own: &[u8], small: bool, group: &
         }
     }
     for id in ids.into_iter().filter(|_| small) {
-        if let Ok(Value::Array(found)) = node
+        match node
             .wire
             .call(words!["XRANGE", name, id, id, "COUNT", "1"])
             .await
-            && found.is_empty()
         {
-            group.vanished += 1;
+            Ok(Value::Array(found)) => group.vanished += u64::from(found.is_empty()),
+            Ok(_) => {}
+            Err(trouble) if trouble.is_about_the_key() => {}
+            Err(trouble) => {
+                blinds.note(format!("XRANGE on {}", node.address), trouble);
+                return;
+            }
         }
     }
 }
 
 /// The second look: pending entries of each group.
 pub(crate) async fn look_again(node: &mut Node, name: &[u8], facts: &mut StreamFacts) {
+    if facts.groups.is_empty() {
+        return;
+    }
     let Ok(Value::Array(groups)) = node.wire.call(words!["XINFO", "GROUPS", name]).await else {
         return;
     };
-    for (group, now) in facts.groups.iter_mut().zip(&groups) {
+    for group in &mut facts.groups {
+        let is_it = |now: &&Value| {
+            field(now, "name")
+                .and_then(|value| redis::from_redis_value::<Vec<u8>>(value).ok())
+                .is_some_and(|name| printable(&name) == group.name)
+        };
+        let Some(now) = groups.iter().find(is_it) else {
+            continue;
+        };
         group.pending_later = number(now, "pending");
         let read_more = number(now, "entries-read")
             .zip(group.read)

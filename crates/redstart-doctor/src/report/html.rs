@@ -286,7 +286,7 @@ fn looked_at(report: &Report, out: &mut String) -> std::fmt::Result {
             "<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
             stage.stage.name(),
             if stage.ran { "yes" } else { "no" },
-            escape(&stage.note)
+            escape(&stage.account())
         )?;
     }
     out.push_str("</tbody></table></div>");

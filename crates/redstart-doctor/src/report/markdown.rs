@@ -75,7 +75,7 @@ fn write(report: &Report, out: &mut String) -> std::fmt::Result {
             "| {} | {} | {} |",
             stage.stage.name(),
             if stage.ran { "yes" } else { "no" },
-            plain(&stage.note)
+            plain(&stage.account())
         )?;
     }
     if !report.blinds.is_empty() {

@@ -58,11 +58,19 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
                 severity,
                 Subject::keys(&group.pattern),
                 confidence,
-                format!(
-                    "a {} of {size}about {}",
-                    group.kind.name(),
-                    text::bytes(bytes)
-                ),
+                match bytes {
+                    // The memory of a stream with groups is not asked for.
+                    0 => format!(
+                        "a {} of {} elements",
+                        group.kind.name(),
+                        text::count(elements)
+                    ),
+                    _ => format!(
+                        "a {} of {size}about {}",
+                        group.kind.name(),
+                        text::bytes(bytes)
+                    ),
+                },
             );
         }
     }

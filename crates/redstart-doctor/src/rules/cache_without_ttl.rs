@@ -48,9 +48,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         // Counters and markers are state, not copies.
         let copies = group.shaped(&[Shape::Json, Shape::Text, Shape::Binary, Shape::Token]);
         let filled = facts.sequence(&group.pattern).is_some_and(|seen| {
-            seen.ops.get_set >= 3
-                && seen.ops.sets_without_ttl * 2 >= seen.ops.sets
-                && seen.ops.race_value == 0
+            seen.ops.get_set >= 3 && seen.ops.mostly_without_ttl() && seen.ops.race_value == 0
         });
         let confidence = match (group.is(Role::Cache), filled) {
             _ if copies < 0.5 => 0.3,

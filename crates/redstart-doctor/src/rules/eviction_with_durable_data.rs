@@ -44,12 +44,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             .map(|group| group.pattern.clone())
             .collect();
         let locks = facts.own_sequences().filter(|seen| {
-            seen.ops.plain_release
-                + seen.ops.script_release
-                + seen.ops.blocking_pops
-                + seen.ops.moves
-                + seen.ops.stream_reads
-                > 0
+            seen.is_lock() || seen.ops.blocking_pops + seen.ops.moves + seen.ops.stream_reads > 0
         });
         kept.extend(locks.map(|seen| seen.pattern.clone()));
         kept.extend(facts.own_streams().map(|stream| stream.name.clone()));

@@ -35,10 +35,12 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         .own_sequences()
         .filter(|seen| seen.ops.get_delete > 0 && seen.ops.takes > 0)
     {
-        let confidence = if seen.is(Role::Lock) || seen.ops.get_delete >= 3 {
+        let confidence = if seen.is(Role::Lock) || seen.ops.own_get_delete >= 3 {
             0.92
-        } else {
+        } else if seen.ops.own_get_delete > 0 {
             0.75
+        } else {
+            0.6
         };
         out.add(
             Subject::keys(&seen.pattern),

@@ -74,4 +74,82 @@ mod tests {
             )
             .must_be_quiet();
     }
+
+    #[test]
+    fn a_release_that_the_log_does_not_show_ends_the_hold() {
+        // The log of an application has no lines of scripts.
+        World::new()
+            .traffic(
+                &[
+                    &["a SET lock:r t1 NX PX 50", "a EVALSHA abc 1 lock:r t1"][..],
+                    &["x PING"; 20],
+                    &[
+                        "b SET lock:r t2 NX PX 9000",
+                        "a SET lock:r t3 NX PX 50",
+                        "b EVALSHA abc 1 lock:r t2",
+                        "a SET lock:r t4 NX PX 50",
+                        "a EVALSHA abc 1 lock:r t4",
+                    ],
+                ]
+                .concat(),
+            )
+            .must_be_quiet();
+    }
+
+    #[test]
+    fn a_release_by_a_command_that_compares_ends_the_hold() {
+        for release in ["DELIFEQ lock:r t1", "DELEX lock:r IFEQ t1"] {
+            let release = format!("a {release}");
+            World::new()
+                .traffic(
+                    &[
+                        &["a SET lock:r t1 NX PX 50", &release][..],
+                        &["x PING"; 20],
+                        &["b SET lock:r t2 NX PX 9000", &release],
+                    ]
+                    .concat(),
+                )
+                .must_be_quiet();
+        }
+    }
+
+    #[test]
+    fn a_client_that_never_got_the_lock_does_not_outlive_it() {
+        // Another holds it since before the first line. A client that did not get it releases it all the same, as Redlock does.
+        World::new()
+            .traffic(
+                &[
+                    &[
+                        "a SET lock:r t1 NX PX 50",
+                        "a EVALSHA abc 1 lock:r t1",
+                        "lua GET lock:r",
+                    ][..],
+                    &["x PING"; 20],
+                    &[
+                        "b SET lock:r t2 NX PX 9000",
+                        "a EVALSHA abc 1 lock:r t1",
+                        "lua GET lock:r",
+                    ],
+                ]
+                .concat(),
+            )
+            .must_be_quiet();
+        // It tries again until it gets the lock: what it had tried for before it never held.
+        World::new()
+            .traffic(
+                &[
+                    &["a SET lock:r t1 NX PX 50"][..],
+                    &["x PING"; 20],
+                    &[
+                        "b SET lock:r t2 NX PX 9000",
+                        "a SET lock:r t3 NX PX 50",
+                        "a EVALSHA abc 1 lock:r t3",
+                        "lua GET lock:r",
+                        "lua DEL lock:r",
+                    ],
+                ]
+                .concat(),
+            )
+            .must_be_quiet();
+    }
 }

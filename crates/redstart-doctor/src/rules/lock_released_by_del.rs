@@ -2,7 +2,8 @@
 //!
 //! DEL deletes whatever is there. A holder whose TTL has passed deletes the lock of its successor. The rule sees
 //! SET NX and later DEL of the key outside a script; a DEL by a former holder while another one holds the lock
-//! proves the damage.
+//! proves the damage. A key that others delete than those who set it may be a cache or an index: unless its name says
+//! that it is a lock, the rule is not sure of it.
 
 use crate::pattern::Role;
 use crate::{
@@ -18,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Observed,
     severity: Severity::High,
-    about: "DEL deletes whatever is there. A holder whose TTL has passed deletes the lock of its successor. The rule sees SET NX and later DEL of the key outside a script; a DEL by a former holder while another one holds the lock proves the damage.",
+    about: "DEL deletes whatever is there. A holder whose TTL has passed deletes the lock of its successor. The rule sees SET NX and later DEL of the key outside a script; a DEL by a former holder while another one holds the lock proves the damage. A key that others delete than those who set it may be a cache or an index: unless its name says that it is a lock, the rule is not sure of it.",
     timeline: &[
         "A takes the lock for 10 s and works 12",
         "at 10 s: B takes it",
@@ -45,7 +46,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             );
         } else if ops.plain_release > ops.get_delete && ops.takes > 0 {
             let plain = ops.plain_release - ops.get_delete;
-            let confidence = match (seen.is(Role::Lock), plain) {
+            let confidence = match (seen.is(Role::Lock), ops.own_release) {
                 (true, _) => 0.9,
                 (false, 3..) => 0.8,
                 _ => 0.6,
@@ -97,5 +98,54 @@ mod tests {
                 ],
             )
             .must_be_quiet();
+    }
+
+    #[test]
+    fn a_fill_or_an_index_that_another_deletes_is_no_lock() {
+        // A cache filled with NX and invalidated by the writer.
+        World::new()
+            .rounds(
+                9,
+                &[
+                    "a SET page:7 {v# NX EX 60",
+                    "w DEL page:7",
+                    "b SET page:7 {w# NX EX 60",
+                ],
+            )
+            .must_be_quiet();
+        // The same, where the writer reads it first.
+        World::new()
+            .rounds(
+                9,
+                &["a SET page:7 {v# NX EX 60", "w GET page:7", "w DEL page:7"],
+            )
+            .must_be_quiet();
+        // Names that are taken once, with a constant, and given back much later by another.
+        World::new()
+            .rounds(
+                9,
+                &[
+                    "a SETNX username:ann 1",
+                    "b SETNX username:ann 1",
+                    "w DEL username:ann",
+                ],
+            )
+            .must_be_quiet();
+    }
+
+    #[test]
+    fn a_lock_without_the_name_of_one_is_known_by_who_deletes_it() {
+        World::new()
+            .rounds(3, &["a SET report:7 t# NX PX 5000", "a DEL report:7"])
+            .must_show(RULE.id);
+        World::new()
+            .rounds(
+                3,
+                &["a SETNX report:7 1", "b SETNX report:7 1", "a DEL report:7"],
+            )
+            .must_show("lock-without-owner");
+        World::new()
+            .rounds(3, &["a SETNX report:7 t#", "a DEL report:7"])
+            .must_show("lock-without-ttl");
     }
 }

@@ -64,7 +64,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         if ops.shared_value >= 1 && released > 0 {
             out.add(
                 Subject::keys(&seen.pattern),
-                if ops.shared_value >= 3 { 0.92 } else { 0.8 },
+                match (seen.is_lock(), ops.shared_value) {
+                    (true, 3..) => 0.92,
+                    (true, _) => 0.8,
+                    (false, _) => 0.6,
+                },
                 format!(
                     "{} attempts used the same value as another connection's",
                     ops.shared_value

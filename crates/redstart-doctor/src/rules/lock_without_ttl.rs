@@ -62,7 +62,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             && ops.take_then_expire == 0
             && (seen.is(Role::Lock) || released > 0)
         {
-            let confidence = if seen.is(Role::Lock) { 0.93 } else { 0.8 };
+            let confidence = match (seen.is(Role::Lock), seen.is_given_back()) {
+                (true, _) => 0.93,
+                (false, true) => 0.8,
+                (false, false) => 0.6,
+            };
             out.add(
                 Subject::keys(&seen.pattern),
                 confidence,

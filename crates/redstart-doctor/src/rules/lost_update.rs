@@ -45,14 +45,14 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             && ops.gets * 10 >= ops.sets * 8
         {
             out.add(Subject::keys(&seen.pattern), 0.85, format!("{} times the same number was written twice in a row while it was counting, and {} times two writes followed two reads: increments were lost", ops.repeated, ops.crossed));
-        } else if ops.race_value > 0 && ops.sets_without_ttl * 2 > ops.sets {
+        } else if ops.race_value > 0 && ops.mostly_without_ttl() {
             out.add(Subject::keys(&seen.pattern), 0.9, format!("proven: {} of {} read-and-write-back sequences overwrote another connection's value", ops.race_value, ops.get_set));
         } else if ops.race_value > 2 {
             out.add(Subject::keys(&seen.pattern), 0.72, format!("{} of {} read-and-write-back sequences overwrote another connection's different value", ops.race_value, ops.get_set));
         } else if ops.get_set >= 5
             && ops.sets_integer * 10 >= ops.sets * 9
             && ops.get_set * 10 >= ops.sets * 9
-            && ops.sets_without_ttl * 2 > ops.sets
+            && ops.mostly_without_ttl()
         {
             out.add_as(Severity::Medium, Subject::keys(&seen.pattern), 0.72, format!("possible: {} numbers were read, changed by the program and written back; no overlap was seen in this time", ops.get_set));
         }
@@ -87,6 +87,44 @@ mod tests {
                 "a SET balance:7 90",
                 "a EXEC",
             ])
+            .must_be_quiet();
+    }
+
+    #[test]
+    fn a_value_so_long_that_its_ttl_was_not_seen_is_no_lost_update() {
+        // A cache filled by two connections: `EX 60` follows the value, beyond what is read of a line.
+        let long = "x".repeat(5000);
+        let (first, second) = (
+            format!("a SET page:7 {{a{long}"),
+            format!("b SET page:7 {{b{long}"),
+        );
+        for keep in [4096, 4108] {
+            World::new()
+                .cut_traffic(
+                    keep,
+                    &[
+                        "a GET page:7",
+                        "b GET page:7",
+                        first.as_str(),
+                        second.as_str(),
+                    ],
+                )
+                .must_be_quiet();
+        }
+        // The cut falls between two words, so that no quote is left open.
+        let whole = "a SET page:7 {a EX 60";
+        let line = crate::trace::tests::line(0, whole);
+        let keep = line.len() - " \"EX\" \"60\"".len();
+        World::new()
+            .cut_traffic(
+                keep,
+                &[
+                    "a GET page:7",
+                    "b GET page:7",
+                    whole,
+                    "b SET page:7 {b EX 60",
+                ],
+            )
             .must_be_quiet();
     }
 }

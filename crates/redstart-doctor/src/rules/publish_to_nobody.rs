@@ -44,8 +44,10 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             {
                 let confidence = match library::is_channel_of_library(name) {
                     true => 0.65,
+                    false if trace.left_all => 0.65,
                     false if sent >= 3 => 0.9,
-                    false => 0.72,
+                    // A reply that nobody waits for any more, or a word at a bad moment.
+                    false => 0.6,
                 };
                 out.add(
                     Subject::keys(pattern::generalise(name)),
@@ -95,6 +97,46 @@ mod tests {
             world
         }
         .must_show(RULE.id);
+    }
+
+    fn unheard(lines: &[&str], channel: &str) -> World {
+        let mut world = World::new().traffic(lines);
+        let trace = world.0.trace.as_mut().expect("traffic");
+        let channel = trace.channels.get_mut(channel.as_bytes());
+        channel.expect("the channel").subscribers = Some(0);
+        world
+    }
+
+    #[test]
+    fn a_reply_to_one_who_has_gone_is_not_accused() {
+        // It was subscribed before the first line, took its reply and left.
+        let lines = [
+            "s PUBLISH reply:7 1",
+            "s PUBLISH reply:7 2",
+            "s PUBLISH reply:7 3",
+            "c UNSUBSCRIBE reply:7",
+        ];
+        unheard(&lines, "reply:7").must_be_quiet();
+        unheard(
+            &[
+                "s SPUBLISH r 1",
+                "s SPUBLISH r 1",
+                "s SPUBLISH r 1",
+                "c SUNSUBSCRIBE r",
+            ],
+            "r",
+        )
+        .must_be_quiet();
+        // One without a name leaves all channels.
+        let all = [
+            "s PUBLISH r 1",
+            "s PUBLISH r 2",
+            "s PUBLISH r 3",
+            "c UNSUBSCRIBE",
+        ];
+        unheard(&all, "r").must_be_quiet();
+        unheard(&["s PUBLISH reply:8 1", "s PUBLISH reply:8 2"], "reply:8").must_be_quiet();
+        unheard(&lines[..3], "reply:7").must_show(RULE.id);
     }
 
     #[test]

@@ -95,4 +95,17 @@ mod tests {
             )
             .must_be_quiet();
     }
+
+    #[test]
+    fn a_pop_of_several_is_a_pop() {
+        World::new()
+            .rounds(
+                3,
+                &["a LPUSH jobs j#", "w BLMPOP 0 2 jobs other LEFT COUNT 5"],
+            )
+            .must_show(RULE.id);
+        World::new()
+            .rounds(5, &["a LPUSH jobs j#", "w LMPOP 1 jobs LEFT"])
+            .must_show(RULE.id);
+    }
 }

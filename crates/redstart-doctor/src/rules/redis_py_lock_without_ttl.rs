@@ -1,9 +1,11 @@
 //! A Lock of redis-py without timeout.
 //!
 //! redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which and by whose time the
-//! rule knows it. If the holder is killed, the lock stays forever.
+//! rule knows it. Such a uuid may be an id as well: the rule is sure where the name says that it is a lock, or where the server
+//! has a script of redis-py's Lock. If the holder is killed, the lock stays forever.
 
 use crate::observation::{Kind, Shape};
+use crate::pattern::Role;
 use crate::text;
 use crate::{
     finding::Severity,
@@ -18,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Library,
     stage: Stage::Sampled,
     severity: Severity::High,
-    about: "redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which and by whose time the rule knows it. If the holder is killed, the lock stays for ever.",
+    about: "redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which and by whose time the rule knows it. Such a uuid may be an id as well: the rule is sure where the name says that it is a lock, or where the server has a script of redis-py's Lock. If the holder is killed, the lock stays for ever.",
     timeline: &[
         "with r.lock(\"report\"): …, without timeout",
         "the process is killed",
@@ -29,6 +31,13 @@ pub(super) const RULE: Rule = Rule {
     pattern: "keep redis-py: timeout=30, or mutex",
     check,
 };
+
+/// The digests of the scripts by which redis-py releases, extends and renews a lock.
+const SCRIPTS: [&str; 3] = [
+    "c3f8721cbb97f72bc19e972846bd7aaf91901658",
+    "a4e8783852e6b949f9ef3a97212805108459a890",
+    "1cac51482acf5858da00f6d685d68f886cd6b6b2",
+];
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
     for group in facts.groups.iter().filter(|group| {
@@ -42,9 +51,15 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         let stuck = held.clone().count();
         let oldest = held.filter_map(|fact| fact.token_age).max().unwrap_or(0);
         if stuck > 0 {
+            // Programs store such a uuid for other reasons too.
+            let known = group.library.is_some()
+                || group.is(Role::Lock)
+                || SCRIPTS
+                    .iter()
+                    .any(|digest| facts.libraries.has_script(digest));
             out.add(
                 Subject::keys(&group.pattern),
-                0.88,
+                if known { 0.88 } else { 0.6 },
                 format!(
                     "{stuck} of {} keys looked at hold a token of redis-py's Lock and have no TTL; the oldest was made {} ago",
                     group.facts.len(),
@@ -62,16 +77,23 @@ mod tests {
     use crate::rules::world::World;
     #[test]
     fn it_is_found() {
-        World::new()
-            .key(
-                "report",
-                KeyFact {
-                    shape: Shape::PythonLock,
-                    size: 32,
-                    ..KeyFact::default()
-                },
-            )
-            .must_show(RULE.id);
+        World::new().key("lock:report", token()).must_show(RULE.id);
+        let mut world = World::new().key("report", token());
+        world.0.libraries.see_script(SCRIPTS[0]);
+        world.must_show(RULE.id);
+    }
+
+    #[test]
+    fn an_id_of_the_same_form_is_not_called_a_lock() {
+        World::new().key("invoice:7:id", token()).must_be_quiet();
+    }
+
+    fn token() -> KeyFact {
+        KeyFact {
+            shape: Shape::PythonLock,
+            size: 32,
+            ..KeyFact::default()
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     let locks = facts.own_groups().any(|group| group.is(Role::Lock))
         || facts
             .own_sequences()
-            .any(|seen| seen.ops.takes > 0 && seen.ops.plain_release + seen.ops.script_release > 0);
+            .any(crate::observation::Sequence::is_lock);
     for node in facts.masters() {
         let Some(offset) = node.number("master_repl_offset") else {
             continue;

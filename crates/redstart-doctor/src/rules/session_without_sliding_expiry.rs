@@ -97,4 +97,25 @@ mod tests {
             )
             .must_be_quiet();
     }
+
+    #[test]
+    fn a_read_that_renews_is_a_renewal() {
+        for option in [
+            "EX 1800",
+            "PX 1800000",
+            "EXAT 1700001800",
+            "PXAT 1700001800000",
+        ] {
+            let lines =
+                ["a GETEX sess:1 ", "b GETEX sess:2 "].map(|line| format!("{line}{option}"));
+            World::new()
+                .keys("sess:*", Kind::String, |_| KeyFact {
+                    ttl: Some(900_000),
+                    size: 9,
+                    ..KeyFact::default()
+                })
+                .rounds(10, &[&lines[0], &lines[1]])
+                .must_be_quiet();
+        }
+    }
 }

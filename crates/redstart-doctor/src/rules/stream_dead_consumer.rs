@@ -14,6 +14,8 @@ use crate::{
 const DEAD: u64 = 300_000;
 /// Milliseconds after which a message counts as left behind.
 const ABANDONED: u64 = 600_000;
+/// Milliseconds after which nobody will claim a message, although others work.
+const FORGOTTEN: u64 = 3_600_000;
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -49,7 +51,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             }
             let idle = dead.iter().map(|consumer| consumer.idle).max().unwrap_or(0);
             if pending > 0 {
+                // Another one that works may be about to claim them. Before Redis 7.2 the idle time of a consumer is that since
+                // it last got something, and one that finds nothing looks dead; the age of its messages does not depend on it.
+                let active = group.consumers.iter().any(|consumer| consumer.idle < DEAD);
                 let confidence = match idle {
+                    _ if active && group.oldest_idle < FORGOTTEN => 0.65,
                     3_600_000.. => 0.93,
                     600_000.. => 0.85,
                     _ => 0.72,
@@ -94,6 +100,36 @@ mod tests {
                 ..StreamFacts::default()
             })
             .must_show(RULE.id);
+    }
+
+    #[test]
+    fn while_another_works_only_the_age_of_a_message_makes_it_sure() {
+        let world = |oldest_idle| {
+            World::new().stream(StreamFacts {
+                name: "orders".into(),
+                length: 90,
+                groups: vec![GroupFacts {
+                    name: "g".into(),
+                    pending: 7,
+                    read: Some(90),
+                    oldest_idle,
+                    consumers: vec![
+                        ConsumerFacts {
+                            pending: 7,
+                            idle: 7_200_000,
+                        },
+                        ConsumerFacts {
+                            pending: 0,
+                            idle: 2_000,
+                        },
+                    ],
+                    ..GroupFacts::default()
+                }],
+                ..StreamFacts::default()
+            })
+        };
+        world(1_200_000).must_be_quiet();
+        world(7_200_000).must_show(RULE.id);
     }
 
     #[test]

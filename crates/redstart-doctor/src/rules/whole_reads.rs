@@ -1,7 +1,7 @@
 //! Large collections are read whole.
 //!
-//! LRANGE 0 -1, SMEMBERS, HGETALL and ZRANGE 0 -1 on a large collection take the server long, fill its buffers, and
-//! make everybody wait. The rule looks at SLOWLOG, at mean times, and at whole reads of large keys in live traffic.
+//! LRANGE 0 -1, SMEMBERS, HGETALL and ZRANGE 0 -1 on a large collection, or ranges of thousands of elements, take the server
+//! long, fill its buffers, and make everybody wait. The rule looks at SLOWLOG, at mean times, and at whole reads of large keys in live traffic.
 
 use crate::text;
 use crate::{
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Operation,
     stage: Stage::Free,
     severity: Severity::Medium,
-    about: "LRANGE 0 -1, SMEMBERS, HGETALL and ZRANGE 0 -1 on a large collection take the server long, fill its buffers, and make everybody wait. The rule looks at SLOWLOG, at mean times, and at whole reads of large keys in live traffic.",
+    about: "LRANGE 0 -1, SMEMBERS, HGETALL and ZRANGE 0 -1 on a large collection, or ranges of thousands of elements, take the server long, fill its buffers, and make everybody wait. The rule looks at SLOWLOG, at mean times, and at whole reads of large keys in live traffic.",
     timeline: &[
         "SMEMBERS followers:star",
         "2 million members: 300 ms, 90 MB in the output buffer",

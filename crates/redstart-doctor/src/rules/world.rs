@@ -5,7 +5,7 @@ use crate::{
     library::{Library, Owns},
     observation::{CommandStat, Group, KeyFact, Kind, NodeFacts, Observations, StreamFacts},
     rule::examine,
-    trace::tests::trace,
+    trace::tests::{cut_trace, trace},
 };
 
 /// A server, its keys and its traffic.
@@ -114,6 +114,13 @@ impl World {
     /// Traffic, as `client COMMAND words`.
     pub(crate) fn traffic(mut self, lines: &[&str]) -> Self {
         self.0.trace = Some(trace(lines));
+        self.0.fold();
+        self
+    }
+
+    /// Traffic of whose lines only the first bytes were read.
+    pub(crate) fn cut_traffic(mut self, keep: usize, lines: &[&str]) -> Self {
+        self.0.trace = Some(cut_trace(keep, lines));
         self.0.fold();
         self
     }

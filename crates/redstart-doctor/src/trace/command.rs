@@ -4,16 +4,20 @@
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     Get,
-    /// A plain value; its TTL in seconds, if it was given one.
+    /// Reads it and gives it a new TTL.
+    Renew {
+        seconds: f64,
+    },
+    /// A plain value by its fingerprint, if all of it was seen.
     Set {
-        value: u64,
+        value: Option<u64>,
         form: Form,
-        ttl: Option<f64>,
+        ttl: Ttl,
     },
     /// Only if it is not there.
     Take {
-        value: u64,
-        ttl: Option<f64>,
+        value: Option<u64>,
+        ttl: Ttl,
     },
     Increment,
     /// Reads the counter and sets it to zero.
@@ -24,9 +28,12 @@ pub(crate) enum Action {
     Delete,
     /// Deletes it together with what it belongs to: the lease in `DEL product:7 product:7:lease`.
     Revoke,
+    /// Deletes it if it has a certain value.
+    Release,
     /// Reads a whole hash, or fields of it.
     HashGet,
     HashSet,
+    HashRemove,
     Push,
     /// Takes an element away; `true` if it waits for one.
     Pop(bool),
@@ -49,6 +56,25 @@ pub(crate) enum Action {
     StreamAck,
     StreamTrim,
     Script,
+}
+
+/// The TTL that a write gives its key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Ttl {
+    Never,
+    Seconds(f64),
+    /// The end of the line, where it would stand, was cut off.
+    Unknown,
+}
+
+impl Ttl {
+    /// When the key ends, as far as it is known.
+    pub(crate) fn end(self, now: f64) -> f64 {
+        match self {
+            Self::Seconds(ttl) => now + ttl,
+            Self::Never | Self::Unknown => f64::INFINITY,
+        }
+    }
 }
 
 /// The form of a value that was written.
@@ -84,30 +110,48 @@ fn number(word: Option<&Vec<u8>>) -> Option<f64> {
 /// The options of SET that follow its value.
 struct SetOptions {
     nx: bool,
-    ttl: Option<f64>,
+    ttl: Ttl,
 }
 
-fn set_options(words: &[Vec<u8>], now: f64) -> SetOptions {
+fn set_options(words: &[Vec<u8>], now: f64, cut: bool) -> SetOptions {
+    // The last word of a line that was cut may be half of one.
+    let whole = words.len() - usize::from(cut && !words.is_empty());
+    let words = &words[..whole];
     let mut options = SetOptions {
         nx: false,
-        ttl: None,
+        ttl: if cut { Ttl::Unknown } else { Ttl::Never },
     };
-    let mut i = 0;
-    while i < words.len() {
-        let value = number(words.get(i + 1));
-        match words[i].to_ascii_uppercase().as_slice() {
-            b"NX" => options.nx = true,
-            b"EX" => options.ttl = value,
-            b"PX" => options.ttl = value.map(|ms| ms / 1000.0),
-            b"EXAT" => options.ttl = value.map(|at| at - now),
-            b"PXAT" => options.ttl = value.map(|at| at / 1000.0 - now),
+    for (i, word) in words.iter().enumerate() {
+        if word.eq_ignore_ascii_case(b"NX") {
+            options.nx = true;
+        } else if word.eq_ignore_ascii_case(b"KEEPTTL") {
             // It keeps what the key has; a rule that asks for a TTL must not complain.
-            b"KEEPTTL" => options.ttl = Some(f64::INFINITY),
-            _ => {}
+            options.ttl = Ttl::Seconds(f64::INFINITY);
+        } else if let Some(seconds) = lifetime(word, words.get(i + 1), now) {
+            options.ttl = Ttl::Seconds(seconds);
         }
-        i += 1;
     }
     options
+}
+
+/// The seconds of an option such as `EX 60`.
+fn lifetime(option: &[u8], value: Option<&Vec<u8>>, now: f64) -> Option<f64> {
+    let value = number(value);
+    match option.to_ascii_uppercase().as_slice() {
+        b"EX" => value,
+        b"PX" => value.map(|ms| ms / 1000.0),
+        b"EXAT" => value.map(|at| at - now),
+        b"PXAT" => value.map(|at| at / 1000.0 - now),
+        _ => None,
+    }
+}
+
+/// Whether XADD removes the oldest entries: an option before the id says so. The line's fields may have any name.
+fn trims(words: &[Vec<u8>]) -> bool {
+    let options = words.iter().skip(2);
+    options
+        .take_while(|word| *word != b"*" && !word.contains(&b'-'))
+        .any(|word| word.eq_ignore_ascii_case(b"MAXLEN") || word.eq_ignore_ascii_case(b"MINID"))
 }
 
 /// Keys of one command that others are compared with.
@@ -119,8 +163,8 @@ fn belongs(name: &[u8], of: &[u8]) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), Some(b':' | b'.' | b'/' | b'-' | b'_' | b'#')))
 }
 
-/// The keys of a command and what it does to each.
-pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Action)> {
+/// The keys of a command and what it does to each. The end of the command may have been cut off.
+pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec<(usize, Action)> {
     let one = |action: Action| {
         if words.len() > 1 {
             vec![(1, action)]
@@ -133,13 +177,28 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
             .map(|i| (i, action.clone()))
             .collect()
     };
-    let value = |i: usize| words.get(i).map_or(0, |word| fingerprint(word));
     let all = words.len();
+    let value = |i: usize| {
+        let whole = !(cut && i + 1 >= all);
+        words.get(i).filter(|_| whole).map(|word| fingerprint(word))
+    };
+    // `numkeys key…` from a place on.
+    let counted = |at: usize, action: Action| -> Vec<(usize, Action)> {
+        let keys = number(words.get(at)).unwrap_or(0.0).clamp(0.0, 64.0) as usize;
+        each(at + 1, at + 1 + keys, action)
+    };
     match name {
-        "GET" | "GETRANGE" | "GETEX" | "SUBSTR" => one(Action::Get),
+        "GET" | "GETRANGE" | "SUBSTR" => one(Action::Get),
+        "GETEX" => {
+            let option = words.get(2).map_or(&[][..], Vec::as_slice);
+            one(match lifetime(option, words.get(3), now) {
+                Some(seconds) => Action::Renew { seconds },
+                None => Action::Get,
+            })
+        }
         "MGET" => each(1, all, Action::Get),
         "SET" => {
-            let options = set_options(words.get(3..).unwrap_or_default(), now);
+            let options = set_options(words.get(3..).unwrap_or_default(), now, cut);
             one(match options.nx {
                 true => Action::Take {
                     value: value(2),
@@ -157,12 +216,12 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
             one(Action::Set {
                 value: value(3),
                 form: words.get(3).map_or(Form::Other, |word| form(word)),
-                ttl: number(words.get(2)).map(|ttl| ttl / unit),
+                ttl: number(words.get(2)).map_or(Ttl::Unknown, |ttl| Ttl::Seconds(ttl / unit)),
             })
         }
         "SETNX" => one(Action::Take {
             value: value(2),
-            ttl: None,
+            ttl: Ttl::Never,
         }),
         "MSET" => (1..all)
             .step_by(2)
@@ -173,7 +232,7 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
                     Action::Set {
                         value: value(i + 1),
                         form,
-                        ttl: None,
+                        ttl: Ttl::Never,
                     },
                 )
             })
@@ -182,7 +241,7 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
         "GETSET" => one(Action::Set {
             value: value(2),
             form: words.get(2).map_or(Form::Other, |word| form(word)),
-            ttl: None,
+            ttl: Ttl::Never,
         }),
         "INCR" | "DECR" | "INCRBY" | "DECRBY" | "INCRBYFLOAT" => one(Action::Increment),
         "EXPIRE" => one(Action::Expire {
@@ -208,12 +267,17 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
             })
             .collect(),
         "GETDEL" => one(Action::Delete),
+        "DELEX" if all == 2 && !cut => one(Action::Delete),
+        "DELIFEQ" | "DELEX" => one(Action::Release),
         "HGETALL" => one(Action::HashGet),
         "HGET" | "HMGET" => one(Action::HashGet),
-        "HSET" | "HMSET" | "HSETNX" | "HDEL" | "HINCRBY" | "HINCRBYFLOAT" => one(Action::HashSet),
+        "HSET" | "HMSET" | "HSETNX" | "HINCRBY" | "HINCRBYFLOAT" => one(Action::HashSet),
+        "HDEL" | "HGETDEL" => one(Action::HashRemove),
         "LPUSH" | "RPUSH" | "LPUSHX" | "RPUSHX" | "LINSERT" => one(Action::Push),
         "LPOP" | "RPOP" => one(Action::Pop(false)),
         "BLPOP" | "BRPOP" => each(1, all.saturating_sub(1), Action::Pop(true)),
+        "LMPOP" => counted(1, Action::Pop(false)),
+        "BLMPOP" => counted(2, Action::Pop(true)),
         "LMOVE" | "RPOPLPUSH" => each(1, 2, Action::Move(false)),
         "BLMOVE" | "BRPOPLPUSH" => each(1, 2, Action::Move(true)),
         "LTRIM" | "LREM" => one(Action::ListTrim),
@@ -228,16 +292,17 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
                 score: score.unwrap_or(0.0),
             })
         }
-        "ZREMRANGEBYSCORE" | "ZREMRANGEBYRANK" | "ZPOPMIN" | "ZPOPMAX" | "BZPOPMIN"
-        | "BZPOPMAX" => one(Action::ZTrim),
+        "ZREMRANGEBYSCORE" | "ZREMRANGEBYRANK" | "ZREMRANGEBYLEX" | "ZPOPMIN" | "ZPOPMAX" => {
+            one(Action::ZTrim)
+        }
+        "BZPOPMIN" | "BZPOPMAX" => each(1, all.saturating_sub(1), Action::ZTrim),
+        "ZMPOP" => counted(1, Action::ZTrim),
+        "BZMPOP" => counted(2, Action::ZTrim),
         "ZREM" => one(Action::ZRemove),
         "ZCARD" | "ZCOUNT" => one(Action::ZCount),
-        "XADD" => {
-            let trims = words.iter().skip(2).take(4).any(|word| {
-                word.eq_ignore_ascii_case(b"MAXLEN") || word.eq_ignore_ascii_case(b"MINID")
-            });
-            one(Action::StreamAdd { trims })
-        }
+        "XADD" => one(Action::StreamAdd {
+            trims: trims(words),
+        }),
         "XTRIM" | "XDEL" => one(Action::StreamTrim),
         "XACK" => one(Action::StreamAck),
         "XREADGROUP" | "XREAD" => match words
@@ -251,16 +316,30 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64) -> Vec<(usize, Ac
             None => Vec::new(),
         },
         "EVAL" | "EVALSHA" | "FCALL" | "EVAL_RO" | "EVALSHA_RO" | "FCALL_RO" => {
-            let keys = number(words.get(2)).unwrap_or(0.0).clamp(0.0, 64.0) as usize;
-            each(3, 3 + keys, Action::Script)
+            counted(2, Action::Script)
         }
         _ => Vec::new(),
     }
 }
 
-/// `0 -1`: from the first element to the last.
+/// A range of at least as many elements is as bad as all of them.
+const LARGE: i64 = 5_000;
+
+/// `0 -1`, from the first element to the last, or a range of very many: of a command that has ranks behind its key.
 pub(crate) fn is_whole(words: &[Vec<u8>]) -> bool {
-    words.get(2).is_some_and(|word| word == b"0") && words.get(3).is_some_and(|word| word == b"-1")
+    let rank = |i: usize| -> Option<i64> { std::str::from_utf8(words.get(i)?).ok()?.parse().ok() };
+    let by_rank = !words
+        .iter()
+        .skip(4)
+        .any(|word| word.eq_ignore_ascii_case(b"BYSCORE") || word.eq_ignore_ascii_case(b"BYLEX"));
+    match (rank(2), rank(3)) {
+        (Some(0), Some(-1)) => by_rank,
+        // From one end; how much there is between two ends is not known.
+        (Some(first), Some(last)) if (first < 0) == (last < 0) => {
+            by_rank && last.saturating_sub(first) >= LARGE - 1
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -277,19 +356,19 @@ mod tests {
             .next()
             .expect("a name")
             .to_ascii_uppercase();
-        actions(&name, &words, 1000.0).remove(0).1
+        actions(&name, &words, 1000.0, false).remove(0).1
     }
 
     #[test]
     fn set_is_read_with_its_options() {
         assert!(
-            matches!(first("SET k v NX PX 500"), Action::Take { ttl: Some(ttl), .. } if ttl == 0.5)
+            matches!(first("SET k v NX PX 500"), Action::Take { ttl: Ttl::Seconds(ttl), .. } if ttl == 0.5)
         );
         assert!(matches!(
             first("SET k 5"),
             Action::Set {
                 form: Form::Integer,
-                ttl: None,
+                ttl: Ttl::Never,
                 ..
             }
         ));
@@ -297,13 +376,19 @@ mod tests {
             first("set k {} ex 9"),
             Action::Set {
                 form: Form::Json,
-                ttl: Some(_),
+                ttl: Ttl::Seconds(_),
                 ..
             }
         ));
-        assert!(matches!(first("SETNX k v"), Action::Take { ttl: None, .. }));
+        assert!(matches!(
+            first("SETNX k v"),
+            Action::Take {
+                ttl: Ttl::Never,
+                ..
+            }
+        ));
         assert!(
-            matches!(first("SET k v EXAT 1010"), Action::Set { ttl: Some(ttl), .. } if ttl == 10.0)
+            matches!(first("SET k v EXAT 1010"), Action::Set { ttl: Ttl::Seconds(ttl), .. } if ttl == 10.0)
         );
     }
 
@@ -314,24 +399,83 @@ mod tests {
                 .map(|word| word.as_bytes().to_vec())
                 .collect()
         };
-        assert_eq!(actions("BRPOP", &words("BRPOP a b 0"), 0.0).len(), 2);
+        assert_eq!(actions("BRPOP", &words("BRPOP a b 0"), 0.0, false).len(), 2);
         assert_eq!(
             actions(
                 "XREADGROUP",
                 &words("XREADGROUP GROUP g c STREAMS s t > >"),
-                0.0
+                0.0,
+                false
             )
             .len(),
             2
         );
         assert_eq!(
-            actions("EVALSHA", &words("EVALSHA sha 2 a b c"), 0.0).len(),
+            actions("EVALSHA", &words("EVALSHA sha 2 a b c"), 0.0, false).len(),
             2
         );
         assert_eq!(
-            actions("LRANGE", &words("LRANGE a 0 -1"), 0.0),
+            actions("LRANGE", &words("LRANGE a 0 -1"), 0.0, false),
             [(1, Action::Whole)]
         );
-        assert!(actions("LRANGE", &words("LRANGE a 0 9"), 0.0).is_empty());
+        assert!(actions("LRANGE", &words("LRANGE a 0 9"), 0.0, false).is_empty());
+        assert_eq!(
+            actions("BLMPOP", &words("BLMPOP 0 2 a b LEFT COUNT 9"), 0.0, false),
+            [(3, Action::Pop(true)), (4, Action::Pop(true))]
+        );
+    }
+
+    #[test]
+    fn a_very_long_range_is_a_whole_read() {
+        let whole = |text: &str| {
+            let words: Vec<Vec<u8>> = text.split(' ').map(|w| w.as_bytes().to_vec()).collect();
+            is_whole(&words)
+        };
+        assert!(whole("LRANGE k 0 -1") && whole("ZRANGE k 0 -1 WITHSCORES"));
+        assert!(whole("LRANGE k 0 9999") && whole("LRANGE k -20000 -1"));
+        assert!(whole("ZREVRANGE k 100 99999"));
+        for short in [
+            "LRANGE k 0 99",
+            "LRANGE k -100 -1",
+            "LRANGE k 9 0",
+            "LRANGE k 5 -1",
+        ] {
+            assert!(!whole(short), "{short}");
+        }
+        // These are scores.
+        assert!(!whole("ZRANGE k 0 1700000000 BYSCORE LIMIT 0 10"));
+        assert!(!whole("ZRANGE k (0 9999"));
+    }
+
+    #[test]
+    fn of_a_line_that_was_cut_only_what_was_seen_is_known() {
+        let parse = |text: &str| {
+            let words: Vec<Vec<u8>> = text.split(' ').map(|w| w.as_bytes().to_vec()).collect();
+            actions(&text[..text.find(' ').expect("a name")], &words, 0.0, true)
+                .remove(0)
+                .1
+        };
+        let ttl_of = |text: &str| match parse(text) {
+            Action::Set { value, ttl, .. } | Action::Take { value, ttl } => (value.is_some(), ttl),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ttl_of("SET k {val"), (false, Ttl::Unknown));
+        assert_eq!(ttl_of("SET k v E"), (true, Ttl::Unknown));
+        assert_eq!(ttl_of("SET k v EX 3"), (true, Ttl::Unknown));
+        assert_eq!(ttl_of("SET k v EX 30 N"), (true, Ttl::Seconds(30.0)));
+        assert_eq!(ttl_of("SETEX k 30 va"), (false, Ttl::Seconds(30.0)));
+        assert_eq!(ttl_of("SETNX k va"), (false, Ttl::Never));
+    }
+
+    #[test]
+    fn a_field_of_an_entry_is_no_option_of_xadd() {
+        assert_eq!(
+            first("XADD s * maxlen 5"),
+            Action::StreamAdd { trims: false }
+        );
+        assert_eq!(
+            first("XADD s NOMKSTREAM KEEPREF maxlen ~ 5 * f v"),
+            Action::StreamAdd { trims: true }
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     When, Who,
-    command::{Action, Form},
+    command::{Action, Form, Ttl},
 };
 
 /// Reads that wait for their write, per key.
@@ -22,6 +22,8 @@ pub(crate) struct Ops {
     pub(crate) gets: u64,
     pub(crate) sets: u64,
     pub(crate) sets_without_ttl: u64,
+    /// Whether they gave a TTL was not seen, because the line was too long.
+    pub(crate) sets_unknown: u64,
     pub(crate) sets_json: u64,
     pub(crate) sets_integer: u64,
     pub(crate) set_then_expire: u64,
@@ -60,12 +62,17 @@ pub(crate) struct Ops {
     /// Another connection took it with the same value.
     pub(crate) shared_value: u64,
     pub(crate) plain_release: u64,
+    /// Those of them, and of releases by a script, that were sent by the connection that had taken it.
+    pub(crate) own_release: u64,
+    pub(crate) own_script_release: u64,
     pub(crate) get_delete: u64,
+    pub(crate) own_get_delete: u64,
     pub(crate) foreign_release: u64,
     pub(crate) script_release: u64,
     pub(crate) overrun: u64,
     pub(crate) hash_gets: u64,
     pub(crate) hash_sets: u64,
+    pub(crate) hash_removes: u64,
     pub(crate) pushes: u64,
     pub(crate) pops: u64,
     pub(crate) blocking_pops: u64,
@@ -94,13 +101,18 @@ macro_rules! add_fields {
 
 impl Ops {
     pub(crate) fn add(&mut self, other: &Self) {
-        add_fields!(self, other, all scripts by_script gets sets sets_without_ttl sets_json sets_integer set_then_expire blind_sets get_set get_incr
+        add_fields!(self, other, all scripts by_script gets sets sets_without_ttl sets_unknown sets_json sets_integer set_then_expire blind_sets get_set get_incr
             race_incr overlaps crossed repeated changed late_fill race_counter race_value stale_fill duplicate_fill increments incr_then_expire incr_with_expire
-            drains expires deletes takes takes_without_ttl take_then_expire shared_value plain_release get_delete
-            foreign_release script_release overrun hash_gets hash_sets pushes pops blocking_pops moves list_trims whole
+            drains expires deletes takes takes_without_ttl take_then_expire shared_value plain_release own_release own_script_release get_delete own_get_delete
+            foreign_release script_release overrun hash_gets hash_sets hash_removes pushes pops blocking_pops moves list_trims whole
             set_adds set_removes zadds zadds_of_time ztrims zremoves zcounts zadd_then_count stream_adds
             stream_adds_trimming stream_reads stream_acks stream_trims);
         self.waiting = self.waiting.max(other.waiting);
+    }
+
+    /// Whether most values that were written, and whose TTL was seen, got none.
+    pub(crate) fn mostly_without_ttl(&self) -> bool {
+        self.sets_without_ttl * 2 > self.sets.saturating_sub(self.sets_unknown)
     }
 }
 
@@ -122,7 +134,8 @@ struct Write {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum What {
-    Value(u64),
+    /// A value by its fingerprint, if all of it was seen.
+    Value(Option<u64>),
     Delete,
     Increment,
     Other,
@@ -132,6 +145,16 @@ enum What {
 struct Holder {
     client: u32,
     until: f64,
+    /// It has not tried again since. One that tries again does not have it, or shares its connection with others.
+    sure: bool,
+}
+
+/// A script that a client ran on the key.
+#[derive(Clone, Copy, Debug)]
+struct Ran {
+    client: u32,
+    /// A command of it that changes the key was seen.
+    wrote: bool,
 }
 
 /// A first step that wants its second.
@@ -161,6 +184,8 @@ pub(crate) struct KeyTrace {
     holder: Option<Holder>,
     /// Who held it last and let its time pass.
     late: Option<Holder>,
+    /// The last command of a client was this script.
+    ran: Option<Ran>,
     taken_with: Vec<(u64, u32)>,
     taken: Option<Step>,
     set: Option<Step>,
@@ -175,19 +200,31 @@ impl KeyTrace {
             self.ops.by_script += 1;
         } else {
             self.ops.all += 1;
+            self.after_script();
         }
         match action {
             Action::Get if !script => self.read(who, when),
             Action::Get => {}
+            Action::Renew { seconds } => {
+                if !script {
+                    self.read(who, when);
+                }
+                self.expire(*seconds, who, when);
+            }
             Action::Set { value, form, ttl } => self.set(*value, *form, *ttl, who, when),
             Action::Take { value, ttl } => self.try_take(*value, *ttl, who, when),
             Action::Increment => self.increment(who, when),
             Action::Expire { seconds } => self.expire(*seconds, who, when),
             Action::Delete => self.delete(who, when),
             Action::Revoke => self.gone(who, when),
+            Action::Release => self.release(who, when),
             Action::Script => {
                 self.ops.scripts += 1;
                 self.after_its_time(who, when);
+                self.ran = Some(Ran {
+                    client: who.id,
+                    wrote: false,
+                });
             }
             Action::Drain => {
                 self.ops.drains += 1;
@@ -218,6 +255,7 @@ impl KeyTrace {
         match action {
             Action::HashGet => ops.hash_gets += 1,
             Action::HashSet => ops.hash_sets += 1,
+            Action::HashRemove => ops.hash_removes += 1,
             Action::Push => ops.pushes += 1,
             Action::Pop(blocking) => {
                 ops.pops += 1;
@@ -238,6 +276,16 @@ impl KeyTrace {
             Action::StreamAck => ops.stream_acks += 1,
             Action::StreamTrim => ops.stream_trims += 1,
             _ => {}
+        }
+    }
+
+    /// Without a line that shows what a script did, it may have released the lock; a log of an application has no such lines.
+    /// And a script that only read it tells its caller that it does not have the lock. Either way nobody is known to hold it.
+    fn after_script(&mut self) {
+        if self.ran.take().is_some_and(|ran| !ran.wrote) {
+            self.holder = None;
+            self.late = None;
+            self.taken = None;
         }
     }
 
@@ -263,6 +311,10 @@ impl KeyTrace {
         self.just_written = false;
         self.reads.retain(|read| when.at - read.when < TOGETHER);
         self.spare = None;
+        // Which of the clients with this name will write is not known.
+        if who.shared {
+            return;
+        }
         let read = Read {
             client: who.id,
             when: when.at,
@@ -326,6 +378,11 @@ impl KeyTrace {
     }
 
     fn wrote(&mut self, who: Who, when: When, what: What) {
+        if who.id == u32::MAX
+            && let Some(ran) = &mut self.ran
+        {
+            ran.wrote = true;
+        }
         if self.writes.len() >= READERS {
             self.writes.remove(0);
         }
@@ -336,10 +393,11 @@ impl KeyTrace {
         });
     }
 
-    fn set(&mut self, value: u64, form: Form, ttl: Option<f64>, who: Who, when: When) {
+    fn set(&mut self, value: Option<u64>, form: Form, ttl: Ttl, who: Who, when: When) {
         let ops = &mut self.ops;
         ops.sets += 1;
-        ops.sets_without_ttl += u64::from(ttl.is_none());
+        ops.sets_without_ttl += u64::from(ttl == Ttl::Never);
+        ops.sets_unknown += u64::from(ttl == Ttl::Unknown);
         ops.sets_json += u64::from(form == Form::Json);
         ops.sets_integer += u64::from(form == Form::Integer);
         if form == Form::Integer
@@ -368,15 +426,19 @@ impl KeyTrace {
                 None => {}
                 Some(What::Delete) => self.ops.stale_fill += 1,
                 Some(_) if form == Form::Integer => self.ops.race_counter += 1,
+                // Whether they differ was not seen.
+                Some(What::Value(other)) if other.is_none() || value.is_none() => {}
+                Some(_) if value.is_none() => {}
                 Some(What::Value(other)) if other == value => self.ops.duplicate_fill += 1,
                 Some(What::Value(_) | What::Increment | What::Other) => self.ops.race_value += 1,
             }
         } else if self.overlaps(who, when) {
             match self.writes.last().map(|write| write.what) {
+                Some(What::Value(other)) if other.is_none() || value.is_none() => {}
                 Some(What::Value(other)) if other == value && form != Form::Integer => {
                     self.ops.duplicate_fill += 1;
                 }
-                _ if form == Form::Integer || ttl.is_none() => self.ops.overlaps += 1,
+                _ if form == Form::Integer || ttl == Ttl::Never => self.ops.overlaps += 1,
                 _ => {}
             }
         }
@@ -390,25 +452,37 @@ impl KeyTrace {
         );
         self.ops.blind_sets +=
             u64::from(written_before && when.at - self.last_read > TOGETHER.min(0.5));
-        self.set = (ttl.is_none() && who.id != u32::MAX).then_some(self.step(who, when));
+        self.set = (ttl == Ttl::Never && who.id != u32::MAX).then_some(self.step(who, when));
         self.wrote(who, when, What::Value(value));
     }
 
-    fn try_take(&mut self, value: u64, ttl: Option<f64>, who: Who, when: When) {
+    fn try_take(&mut self, value: Option<u64>, ttl: Ttl, who: Who, when: When) {
         self.ops.takes += 1;
         if who.id != u32::MAX {
-            self.ops.takes_without_ttl += u64::from(ttl.is_none());
-            match self.taken_with.iter().find(|(other, _)| *other == value) {
-                Some((_, client)) if *client != who.id => self.ops.shared_value += 1,
-                Some(_) => {}
-                None if self.taken_with.len() < READERS => self.taken_with.push((value, who.id)),
-                None => {}
+            self.ops.takes_without_ttl += u64::from(ttl == Ttl::Never);
+            let known = self.taken_with.iter();
+            match (
+                value,
+                known.clone().find(|(other, _)| Some(*other) == value),
+            ) {
+                (_, Some((_, client))) => {
+                    self.ops.shared_value += u64::from(*client != who.id);
+                }
+                (Some(value), None) if known.len() < READERS => {
+                    self.taken_with.push((value, who.id));
+                }
+                _ => {}
             }
+        }
+        let again = |holder: &Holder| holder.client == who.id;
+        self.late = self.late.filter(|late| !again(late));
+        if let Some(holder) = self.holder.as_mut().filter(|holder| again(holder)) {
+            holder.sure = false;
         }
         let free = match self.holder {
             None => true,
             Some(holder) if holder.until < when.at => {
-                self.late = Some(holder);
+                self.late = Some(holder).filter(|holder| holder.sure);
                 true
             }
             Some(_) => false,
@@ -416,9 +490,10 @@ impl KeyTrace {
         if free {
             self.holder = Some(Holder {
                 client: who.id,
-                until: ttl.map_or(f64::INFINITY, |ttl| when.at + ttl),
+                until: ttl.end(when.at),
+                sure: !who.shared,
             });
-            self.taken = ttl.is_none().then_some(self.step(who, when));
+            self.taken = (ttl == Ttl::Never).then_some(self.step(who, when));
             self.wrote(who, when, What::Value(value));
         }
     }
@@ -464,6 +539,11 @@ impl KeyTrace {
         {
             holder.until = when.at + seconds;
         }
+        if who.id == u32::MAX
+            && let Some(ran) = &mut self.ran
+        {
+            ran.wrote = true;
+        }
     }
 
     /// The former holder comes back after its time, and another has it.
@@ -471,9 +551,9 @@ impl KeyTrace {
         let late = self
             .late
             .is_some_and(|late| late.client == who.id && late.until < when.at);
-        let other = self
-            .holder
-            .is_some_and(|holder| holder.client != who.id && holder.until >= when.at);
+        let other = self.holder.is_some_and(|holder| {
+            holder.client != who.id && holder.until >= when.at && holder.sure
+        });
         if late && other {
             self.ops.overrun += 1;
             self.late = None;
@@ -487,12 +567,33 @@ impl KeyTrace {
         self.deleted = (who.id != u32::MAX).then_some((when.at, who.id, just_read));
         if who.id == u32::MAX {
             self.ops.script_release += u64::from(self.holder.is_some());
-        } else if self.holder.is_some() {
+            // One that a script took is a script's to release.
+            let by = self.ran.map(|ran| ran.client);
+            let own = self.holder.is_some_and(|holder| {
+                holder.client == u32::MAX || by.is_some_and(|by| by == holder.client)
+            });
+            self.ops.own_script_release += u64::from(own);
+        } else if let Some(holder) = self.holder {
+            let had = |holder: Holder| holder.client == who.id;
+            let own = !who.shared && (had(holder) || self.late.is_some_and(had));
             let checked = self.read_before(who, when).is_some();
             self.ops.plain_release += u64::from(!who.atomic);
+            self.ops.own_release += u64::from(!who.atomic && own);
             self.ops.get_delete += u64::from(checked);
+            self.ops.own_get_delete += u64::from(checked && own);
             self.ops.foreign_release += u64::from(self.after_its_time(who, when));
         }
+        self.gone(who, when);
+    }
+
+    /// It is deleted if the caller still has it, which the reply tells and the line does not.
+    fn release(&mut self, who: Who, when: When) {
+        self.ops.deletes += 1;
+        self.after_its_time(who, when);
+        let own = self.holder.is_some_and(|holder| holder.client == who.id);
+        self.ops.script_release += u64::from(self.holder.is_some());
+        self.ops.own_script_release += u64::from(own);
+        self.late = None;
         self.gone(who, when);
     }
 

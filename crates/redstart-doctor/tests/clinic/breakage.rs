@@ -66,13 +66,13 @@ async fn a_lock_of_redis_py_whose_holder_died_is_found() -> anyhow::Result<()> {
     for (seconds, expected) in [(None, true), (Some("600"), false)] {
         let server = Server::builder(Kind::Redis).start().await?;
         let port = server.port().to_string();
-        let mut args = vec![port.as_str(), "nightly-report"];
+        let mut args = vec![port.as_str(), "nightly:lock"];
         args.extend(seconds);
         Foreign::run(Language::Python, &program("redis_py_lock.py"), &args).await?;
-        let locked: u64 = server.query(&["EXISTS", "nightly-report"]).await?;
+        let locked: u64 = server.query(&["EXISTS", "nightly:lock"]).await?;
         assert_eq!(locked, 1);
         let expected = match expected {
-            true => vec![pair("redis-py-lock-without-ttl", "nightly-report")],
+            true => vec![pair("redis-py-lock-without-ttl", "nightly:lock")],
             false => Vec::new(),
         };
         assert_eq!(found(&server).await?, expected, "{seconds:?}");

@@ -1,6 +1,9 @@
 //! What an examination costs a server, and files instead of servers.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use redstart_testkit::{Kind, Server, figure, redis_cli, scale, wait_until};
 
@@ -44,6 +47,62 @@ async fn medians(server: &Server) -> anyhow::Result<Vec<(String, f64)>> {
         Some((name.to_owned(), median.trim().parse().ok()?))
     });
     Ok(lines.collect())
+}
+
+/// Commands by connections of the doctor that took the server a millisecond and more, with their first words.
+async fn slow_words(server: &Server) -> anyhow::Result<BTreeSet<String>> {
+    let entries: Vec<Vec<redis::Value>> = server.query(&["SLOWLOG", "GET", "10000"]).await?;
+    let mut found = BTreeSet::new();
+    for entry in entries {
+        let part = |i: usize| entry.get(i).cloned().unwrap_or(redis::Value::Nil);
+        let client: String = redis::from_redis_value(part(5))?;
+        let words: Vec<String> = redis::from_redis_value(part(3))?;
+        if client == "redstart-doctor" {
+            found.insert(words.iter().take(3).cloned().collect::<Vec<_>>().join(" "));
+        }
+    }
+    Ok(found)
+}
+
+/// XINFO GROUPS lists all groups, and MEMORY USAGE walks all consumers of all groups; neither has a limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_with_very_many_groups_or_consumers_cost_the_server_little() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis)
+        .config("slowlog-max-len", "10000")
+        .start()
+        .await?;
+    const LUA: &str = "redis.call('xadd', 'wide', '*', 'f', 'v') redis.call('xadd', 'deep', '*', 'f', 'v') \
+        for i = 1, 20000 do redis.call('xgroup', 'create', 'wide', 'g' .. i, '0') end \
+        redis.call('xgroup', 'create', 'deep', 'g', '0') \
+        for i = 1, 120000 do redis.call('xgroup', 'createconsumer', 'deep', 'g', 'c' .. i) end";
+    server.command(&["EVAL", LUA, "0"]).await?;
+    server
+        .command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"])
+        .await?;
+    // A busy machine stops any command now and then; one that takes long does so in every run.
+    let mut always: Option<BTreeSet<String>> = None;
+    for _ in 0..3 {
+        server.command(&["SLOWLOG", "RESET"]).await?;
+        let report = examine(doctor(&server.url()).sampled()).await?;
+        let told: Vec<&str> = report
+            .blinds
+            .iter()
+            .map(|blind| blind.what.as_str())
+            .collect();
+        for what in ["groups of streams", "consumers of groups"] {
+            assert!(
+                told.iter().any(|told| told.starts_with(what)),
+                "{what}: {told:?}"
+            );
+        }
+        let slow = slow_words(&server).await?;
+        always = Some(match always {
+            Some(always) => &always & &slow,
+            None => slow,
+        });
+    }
+    assert_eq!(always, Some(BTreeSet::new()));
+    Ok(())
 }
 
 /// The server's own clock decides: the median of every command is below a millisecond, and so are all but a few of those in
@@ -196,6 +255,11 @@ async fn every_command_is_in_the_report() -> anyhow::Result<()> {
         let after = calls(&mut client).await?;
         // The first question is counted by the second.
         assert_eq!(report.cost.commands, after - before - 1, "stage {stage}");
+        let by_stage: u64 = report.stages.iter().map(|stage| stage.commands).sum();
+        assert_eq!(by_stage, report.cost.commands, "{:#?}", report.stages);
+        for one in &report.stages {
+            assert_eq!(one.ran, one.commands > 0, "{one:?}");
+        }
     }
     Ok(())
 }
@@ -452,6 +516,67 @@ async fn a_monitor_log_and_an_append_only_file_are_examined_too() -> anyhow::Res
         std::fs::write(&single, bytes)?;
         assert_eq!(locks(&single).await?, ["lock:report", "mutex:a"]);
         assert_eq!(before, crate::files(&dir)?, "the log was touched");
+    }
+    Ok(())
+}
+
+/// What had a TTL when the file was written has it in the report, however old the file is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_append_only_file_is_examined_as_it_was_at_its_last_change() -> anyhow::Result<()> {
+    let now = std::time::SystemTime::now();
+    let yesterday = now - Duration::from_secs(86_400);
+    let seconds = yesterday.duration_since(std::time::UNIX_EPOCH)?.as_secs();
+    let command = |words: &[&str]| {
+        let words = words
+            .iter()
+            .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        let words: Vec<String> = words.collect();
+        format!("*{}\r\n{}", words.len(), words.concat())
+    };
+    let mut text = command(&["SELECT", "0"]);
+    let (ended, ends) = ((seconds - 60) * 1000, (seconds + 60) * 1000);
+    for i in 0..200 {
+        let value = format!("{{\"id\":{i}}}");
+        let (shop, old) = (format!("shop:cache:{i}"), format!("old:cache:{i}"));
+        text += &command(&["SET", &shop, &value, "PXAT", &ends.to_string()]);
+        text += &command(&["SET", &old, &value, "PXAT", &ended.to_string()]);
+    }
+    let stamp = format!("#TS:{seconds}\r\n");
+    let folder = tempfile::tempdir()?;
+    for (stamped, modified) in [(false, yesterday), (true, now)] {
+        // A single file, and the folder of a server, by each of its names.
+        let single = folder.path().join("appendonly.aof");
+        let log = folder.path().join("appendonlydir");
+        std::fs::create_dir_all(&log)?;
+        let part = log.join("appendonly.aof.1.incr.aof");
+        let manifest = log.join("appendonly.aof.manifest");
+        std::fs::write(&manifest, "file appendonly.aof.1.incr.aof seq 1 type i\n")?;
+        for file in [&single, &part] {
+            let text = match stamped {
+                true => format!("{stamp}{text}"),
+                false => text.clone(),
+            };
+            std::fs::write(file, text)?;
+            std::fs::File::options()
+                .write(true)
+                .open(file)?
+                .set_modified(modified)?;
+        }
+        for path in [&single, &log, &manifest] {
+            let report = examine(doctor(&path.display().to_string())).await?;
+            let patterns: Vec<(&str, u64, f64)> = report
+                .patterns
+                .iter()
+                .map(|one| (one.pattern.as_str(), one.seen, one.without_ttl))
+                .collect();
+            assert_eq!(patterns, [("shop:cache:*", 200, 0.0)], "{path:?} {stamped}");
+            let told = report
+                .blinds
+                .iter()
+                .find(|one| one.what == "the time of the file");
+            let told = told.ok_or_else(|| anyhow::anyhow!("{:#?}", report.blinds))?;
+            assert_eq!(told.why.contains("last change"), !stamped, "{told:?}");
+        }
     }
     Ok(())
 }

@@ -120,6 +120,72 @@ async fn a_user_who_may_nothing_gets_a_report_that_says_so() -> anyhow::Result<(
     Ok(())
 }
 
+/// Each command that an examination sends is taken away in turn: there is a report, and it says what was missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_names_each_command_that_may_not_be_used() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    for line in [
+        "SET lock:report 1",
+        "SET cache:7 {}",
+        "RPUSH jobs 1 2 3",
+        "SADD tags a b",
+        "ZADD board 1 ann",
+        "HSET user:7 name ann",
+        "XGROUP CREATE orders g 0 MKSTREAM",
+        "XADD orders * id 1",
+        "XADD events * id 1",
+        "XREADGROUP GROUP g c STREAMS orders >",
+        "HSET bull:mail:meta version bullmq:5.1.0",
+        "SET bull:mail:id 1",
+        "RPUSH bull:mail:wait 1",
+        "HSET bull:mail:1 name mail data {} timestamp 1",
+        "SADD queues default",
+        "LPUSH queue:default {\"class\":\"A\",\"args\":[],\"jid\":\"0123456789abcdef01234567\"}",
+    ] {
+        server.command(&line.split(' ').collect::<Vec<_>>()).await?;
+    }
+    let examination = |url: &str| {
+        doctor(url)
+            .sampled()
+            .gap(Duration::ZERO)
+            .observed(Duration::from_millis(20))
+    };
+    let tap = MonitorTap::start(&server).await?;
+    examine(examination(&server.url())).await?;
+    let mut names: Vec<String> = tap
+        .commands()
+        .await?
+        .iter()
+        .map(|seen| seen.name())
+        .collect();
+    // MONITOR does not show these.
+    names.extend(["ACL", "CONFIG", "LATENCY", "MONITOR", "SLOWLOG"].map(str::to_owned));
+    names.sort();
+    names.dedup();
+    assert!(names.len() > 25, "{names:?}");
+    for name in &names {
+        let denied = format!("-{}", name.to_ascii_lowercase());
+        let user = [
+            "ACL", "SETUSER", "guest", "reset", "on", ">secret", "~*", "&*", "+@all", &denied,
+        ];
+        server.command(&user).await?;
+        let url = format!("redis://guest:secret@{}", server.addr());
+        let report = examine(examination(&url)).await;
+        let report = report.map_err(|error| error.context(format!("without {name}")))?;
+        // What only opens a connection is no loss.
+        let told = report.blinds.iter().any(|blind| {
+            blind.what.contains(name.as_str()) || blind.why.contains(&name.to_ascii_lowercase())
+        });
+        let polite = matches!(name.as_str(), "AUTH" | "PING" | "SELECT");
+        assert!(told || polite, "{name}: {:#?}", report.blinds);
+    }
+    figure(format!(
+        "doctor without each of {} commands in turn",
+        names.len()
+    ));
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_with_newlines_and_escapes_stay_in_their_place() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
@@ -627,5 +693,96 @@ async fn a_failover_in_the_middle_leaves_a_partial_report() -> anyhow::Result<()
     group.wait_promotion(old).await?;
     let later = examine(doctor(&group.url()).sampled()).await?;
     assert!(has(&later, "lock-without-ttl"), "{:#?}", later.findings);
+    Ok(())
+}
+
+/// Keys are read from a replica; consumers are asked for at the master, and MONITOR runs there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_behind_a_sentinel_are_read_from_a_replica() -> anyhow::Result<()> {
+    let group = Sentinel::start(Kind::Redis).await?;
+    let master = group.master().await?;
+    for line in [
+        "SET lock:report 1",
+        "XGROUP CREATE orders g 0 MKSTREAM",
+        "XADD orders * id 1",
+        "XREADGROUP GROUP g c STREAMS orders >",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        group.server(master).command(&words).await?;
+    }
+    let mut taps = Vec::new();
+    for (at, server) in group.servers().iter().enumerate() {
+        if at != master {
+            wait_until(
+                "the replica to follow",
+                Duration::from_secs(120),
+                async || {
+                    let there: u64 = server.query(&["EXISTS", "lock:report"]).await.ok()?;
+                    let link = server.info("master_link_status").await.ok()?;
+                    (there == 1 && link == "up").then_some(())
+                },
+            )
+            .await?;
+        }
+        taps.push(MonitorTap::start(server).await?);
+    }
+    let report = examine(doctor(&group.url()).sampled()).await?;
+    assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
+    let mut walked = Vec::new();
+    for (at, tap) in taps.into_iter().enumerate() {
+        let names: Vec<String> = tap
+            .commands()
+            .await?
+            .iter()
+            .map(|seen| seen.name())
+            .collect();
+        let sent = |name: &str| names.iter().any(|known| known == name);
+        if sent("SCAN") || sent("GETRANGE") {
+            walked.push(at);
+        }
+        assert_eq!(sent("XPENDING"), at == master, "server {at}: {names:?}");
+    }
+    assert_eq!(walked.len(), 1, "{walked:?}");
+    assert_ne!(walked[0], master);
+    Ok(())
+}
+
+/// A node of a Cluster dies while it is examined: the report has the others and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_cluster_that_dies_on_the_way_is_named() -> anyhow::Result<()> {
+    let cluster = redstart_testkit::Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = redstart::Store::connect(&cluster.url()).await?;
+    for i in 0..60 {
+        let key = format!("forum:cache:{i}");
+        store
+            .query::<()>(redis::cmd("SET").arg(&key).arg("{\"id\":1}"))
+            .await?;
+    }
+    let doctor = doctor(&cluster.url())
+        .sampled()
+        .observed(Duration::from_secs(2))
+        .build()?;
+    let victim = cluster.node(1);
+    let progress = Progress::default();
+    let (report, killed) = tokio::join!(doctor.examine(&progress), async {
+        let wait = Duration::from_secs(120);
+        let observes = wait_until("MONITOR to run", wait, async || {
+            let clients: String = victim.query(&["CLIENT", "LIST"]).await.ok()?;
+            clients.contains("cmd=monitor").then_some(())
+        });
+        let observes = observes.await;
+        victim.kill9();
+        observes
+    });
+    killed?;
+    let report = report?;
+    assert!(report.partial);
+    assert!(has(&report, "cache-without-ttl"), "{:#?}", report.findings);
+    let address = victim.addr().to_string();
+    let told = report
+        .blinds
+        .iter()
+        .any(|blind| blind.what == format!("server {address}"));
+    assert!(told, "{address}: {:#?}", report.blinds);
     Ok(())
 }

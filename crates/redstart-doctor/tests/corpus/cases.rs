@@ -374,7 +374,6 @@ pub(crate) const CASES: &[Case] = &[
                 "a GET session:0",
                 "a EXPIRE session:0 1800",
                 "b GETEX session:1 EX 1800",
-                "b EXPIRE session:1 1800",
             ],
             ..NOTHING
         },
@@ -624,15 +623,17 @@ pub(crate) const CASES: &[Case] = &[
     ),
     sampled(
         "redis-py-lock-without-ttl",
-        "report",
-        seeds(&["SET report 6fa459eaee8a11ef8a3c0242ac120002"]),
+        "mutex:report",
+        seeds(&["SET mutex:report 6fa459eaee8a11ef8a3c0242ac120002"]),
         seeds(&[
-            "SET report 6fa459eaee8a11ef8a3c0242ac120002 EX 60",
+            "SET mutex:report 6fa459eaee8a11ef8a3c0242ac120002 EX 60",
+            // An id of that form, which is no lock.
+            "SET invoice:id 6fa459eaee8a11ef8a3c0242ac120002",
             // Digests; one of 64 has the version and the variant of such a token.
             "*23 SET etag:# 9e107d9d372bb6826bd81d3542a419d6",
             "SET etag:99 d41d8cd98f001ffeb9800998ecf8427e",
         ]),
-        &[],
+        &["lock-without-ttl"],
     ),
     sampled(
         "sidekiq-dead-process",
