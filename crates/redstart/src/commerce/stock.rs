@@ -118,6 +118,8 @@ struct Inner {
 /// - A reservation and its order in the stream of orders are made in one script: neither exists without the other.
 ///   Cancelled and expired reservations leave their order in the stream; a worker confirms first and learns it then.
 /// - Confirm, cancel and expiry happen once, whichever comes first, and a buyer's allowance comes back with the units.
+/// - A request that was [cancelled](Self::cancel) during the sale is never held afterwards, also if it arrives later than its
+///   cancellation.
 /// - A reservation expires in one script with its entry in the stream of [expirations](Self::expirations): neither exists
 ///   without the other.
 /// - No buyer has more units (held or bought) than the [cap](StockBuilder::per_user).
@@ -136,6 +138,10 @@ struct Inner {
 /// A shard that the server lost (evicted, or restarted empty) is made again by a prewarm with its whole share, also of units
 /// that were sold or lent before. Do not let the server evict these keys. A failover that loses the last writes loses the
 /// reservations among them, and a loan of which only one of the two shards was lost leaves its units twice or not at all.
+///
+/// Each request leaves a record until the sale ends, whatever became of it, also one that was cancelled before it arrived. A
+/// record has the user and the id, at most a kilobyte. A user can only make records of its own requests, but as many as it
+/// has ids: limit how often a user may reserve and cancel if the ids are the user's own choice.
 ///
 /// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them or their
 /// hold expired, may be seen up to the [sold-out memory](StockBuilder::sold_out_memory) later.

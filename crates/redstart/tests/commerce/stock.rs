@@ -557,6 +557,42 @@ matrix! {
         Ok(())
     }
 
+    async fn a_request_that_is_cancelled_before_it_arrives_is_never_held(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for shards in [1, 3] {
+            let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(2).shards(shards).build()?;
+            let request = |user: &str, id: &str| Request::new("tea", user, id);
+            // Without a sale nothing is written.
+            let before = store.scan(&format!("{}:*", backend.namespace())).await?.len();
+            assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
+            assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), before);
+            stock.prewarm("tea", 10, HOUR).await?;
+            for _ in 0..2 {
+                assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
+            }
+            // The request arrives after that, whatever it asked for.
+            for qty in [2, 1] {
+                let answer = stock.reserve(&request("ann", "1"), qty, HOLD).await?;
+                assert_eq!(answer, Reserve::Replayed(State::Cancelled));
+            }
+            assert_eq!(stock.confirm(&request("ann", "1")).await?, Transition::Refused(State::Cancelled));
+            assert_eq!(stock.take_back(&request("ann", "1")).await?, Transition::Refused(State::Cancelled));
+            assert_eq!(stock.extend(&request("ann", "1"), HOLD).await?, Extension::Refused(State::Cancelled));
+            assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
+            let report = stock.report("tea").await?.expect("on sale");
+            assert_eq!((report.free, report.held, report.sold), (10, 0, 0));
+            assert!(orders(&store, &stock, "tea").await?.is_empty());
+            // Another user's request of the same id is another request, and the allowance is whole.
+            assert!(held(stock.reserve(&request("bob", "1"), 2, HOLD).await?));
+            assert!(held(stock.reserve(&request("ann", "2"), 2, HOLD).await?));
+            for key in store.scan(&format!("{}:*", backend.namespace())).await? {
+                let ttl: i64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+                assert_eq!(ttl > 0, !key.ends_with(":orders"), "{key}");
+            }
+        }
+        Ok(())
+    }
+
     async fn stock_with_another_number_of_shards_does_not_see_the_sale(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = |shards| Stock::builder(&store, backend.namespace(), "sale").shards(shards).build();

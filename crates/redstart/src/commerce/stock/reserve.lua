@@ -19,7 +19,8 @@ if found and found.state == 'h' and found.expires <= at then
   expire(ARGV[1], found)
 end
 if found then
-  if found.qty ~= qty then return { 'conflict' } end
+  -- One that was cancelled before it arrived has no quantity.
+  if found.qty ~= qty and found.qty ~= 0 then return { 'conflict' } end
   return { 'replayed', found.state, math.max(0, found.expires - at) }
 end
 if sale[3] then return { 'closed' } end

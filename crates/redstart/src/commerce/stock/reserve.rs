@@ -30,7 +30,8 @@ impl Stock {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the units may be held. Repeat it, or cancel it, or let the hold expire.
+    /// Dropped before it is done, the units may be held, also later, when the request arrives. Repeat it, or
+    /// [cancel](Self::cancel) it, or let the hold expire.
     pub async fn reserve(&self, request: &Request, qty: u64, hold: Duration) -> Result<Reserve> {
         let inner = &*self.0;
         observe::operation("stock.reserve", inner.keys.namespace(), async {
@@ -118,7 +119,9 @@ impl Stock {
         self.settle("stock.confirm", request, "s").await
     }
 
-    /// Frees what is held.
+    /// Frees what is held. A request that has not arrived is [`Transition::Unknown`]; if it arrives after that, during the
+    /// same sale, nothing is held and no order is written: it is [`Reserve::Replayed`] as cancelled. Without a sale
+    /// nothing is recorded.
     ///
     /// # Errors
     ///
