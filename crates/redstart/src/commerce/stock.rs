@@ -151,7 +151,7 @@ struct Inner {
 /// `<namespace>:stock.<name>:{<sku>}` (counts) and its parts `requests`, `holds`, `users`, `restocks`, `expired` and
 /// `orders`; with shards `<namespace>:stock_shard.<name>:{<shard>.<shards>/<sku>}` and also `loans`, `ended_loans` and
 /// `decisions`. All but
-/// the two streams expire with the sale. Expirations stay for a day longer. Orders are data that somebody still has to read:
+/// the two streams expire with the sale (`decisions`: with the last of the sales whose loans were decided there). Expirations stay for a day longer. Orders are data that somebody still has to read:
 /// they do not expire.
 ///
 /// # Round trips

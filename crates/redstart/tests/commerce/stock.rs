@@ -593,6 +593,45 @@ matrix! {
         Ok(())
     }
 
+    async fn a_loan_that_the_sale_before_refused_is_not_accepted_later(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let (stock, shards, qty, (sale, ends)) = lent(&store, backend.namespace()).await?;
+        let receive = async |token: &str, ends: u64| -> anyhow::Result<u64> {
+            let receive = script("stock.receive").on(&shards[0]).key();
+            let receive = receive.part("decisions").arg(token).arg(qty);
+            Ok(receive.arg(&sale).arg(ends).run(&store).await?)
+        };
+        let call_it = async |id: &str| -> redstart::Result<()> {
+            let mut cmd = redis::cmd("HSET");
+            store.query(cmd.arg(shards[0].key()).arg("id").arg(id)).await
+        };
+        // The borrower's clock is behind: it still has the sale before.
+        call_it("before").await?;
+        assert_eq!(receive("token", ends).await?, 0);
+        assert_eq!(settle_loan(&store, &shards[1], 0).await?, 1);
+        call_it(&sale).await?;
+        // A copy of the request.
+        assert_eq!(receive("token", ends).await?, 0);
+        let report = stock.report("tea").await?.expect("on sale");
+        assert_eq!(report.total(), 10, "{report:?}");
+        // Decisions are kept until the last of their sales ends.
+        let kept = async || -> anyhow::Result<()> {
+            let decisions = shards[0].part("decisions");
+            let left: i64 = store.query(redis::cmd("PTTL").arg(&decisions)).await?;
+            assert!(left > HOUR.as_millis() as i64 / 2, "{left}");
+            Ok(())
+        };
+        kept().await?;
+        let soon = ends - HOUR.as_millis() as u64 / 2 - 60_000;
+        call_it("after").await?;
+        assert_eq!(receive("shorter", soon).await?, 0);
+        kept().await?;
+        store.query::<()>(redis::cmd("DEL").arg(shards[0].key())).await?;
+        assert_eq!(receive("gone", soon).await?, 0);
+        kept().await?;
+        Ok(())
+    }
+
     async fn stock_with_another_number_of_shards_does_not_see_the_sale(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = |shards| Stock::builder(&store, backend.namespace(), "sale").shards(shards).build();
