@@ -70,7 +70,8 @@ impl Stock {
         let shard = self.shard(&request.sku, self.home(&request.user))?;
         let began = Instant::now();
         loop {
-            let answer: Vec<Value> = on_sale(&RESERVE, &shard)
+            let sale = inner.memory.sale(&request.sku);
+            let mut answer: Vec<Value> = on_sale(&RESERVE, &shard)
                 .part("orders")
                 .arg(request.name())
                 .arg(&*request.user)
@@ -79,9 +80,15 @@ impl Stock {
                 .arg(inner.per_user)
                 .arg(&*request.sku)
                 .arg(&*request.id)
+                .arg(sale.as_deref().unwrap_or_default())
                 .idempotent()
                 .run(&inner.store)
                 .await?;
+            if sale.is_none() {
+                // The last word is the sale.
+                let id: String = Words::new(answer.pop().into_iter().collect()).text()?;
+                inner.memory.put_sale(&request.sku, &id);
+            }
             let mut answer = Words::new(answer);
             return Ok(match answer.text()?.as_str() {
                 "held" => Reserve::Held {
@@ -96,6 +103,14 @@ impl Stock {
                 },
                 "conflict" => Reserve::Conflict,
                 "closed" => Reserve::Closed,
+                // The sale that this process knew is over. The caller is still here, so it is meant for this one.
+                "other" => {
+                    inner.memory.put_sale(&request.sku, &answer.text()?);
+                    match began.elapsed() < inner.store.deadline() {
+                        true => continue,
+                        false => return Err(Error::timeout("the sale keeps changing")),
+                    }
+                }
                 // Each call ends a bounded number of holds that are over.
                 "again" if began.elapsed() < inner.store.deadline() => continue,
                 "again" => {
@@ -131,7 +146,7 @@ impl Stock {
     ///
     /// That of [`confirm`](Self::confirm).
     pub async fn cancel(&self, request: &Request) -> Result<Transition> {
-        self.0.sold_out.forget(&request.sku);
+        self.0.memory.forget(&request.sku);
         self.settle("stock.cancel", request, "c").await
     }
 
@@ -145,7 +160,7 @@ impl Stock {
     ///
     /// That of [`confirm`](Self::confirm).
     pub async fn take_back(&self, request: &Request) -> Result<Transition> {
-        self.0.sold_out.forget(&request.sku);
+        self.0.memory.forget(&request.sku);
         self.settle("stock.take_back", request, "r").await
     }
 
