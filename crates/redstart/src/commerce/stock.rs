@@ -296,7 +296,8 @@ impl Stock {
     ///
     /// # Errors
     ///
-    /// The store's errors. Repeat it.
+    /// [`is_unavailable`](Error::is_unavailable) if only a part of the sale is warm: prewarm it, then repeat this. Shards that
+    /// are warmed then take over from the first one whether the sale is closed. The store's errors. Repeat it.
     ///
     /// # Cancel safety
     ///
@@ -309,7 +310,7 @@ impl Stock {
     ///
     /// # Errors
     ///
-    /// The store's errors. Repeat it.
+    /// Those of [`close`](Self::close).
     ///
     /// # Cancel safety
     ///
@@ -326,11 +327,18 @@ impl Stock {
             for shard in &shards {
                 batch.push(CLOSE.on(shard).key().arg(u32::from(closed)).idempotent());
             }
-            let mut found = false;
-            for answer in batch.run::<u32>(&inner.store).await? {
-                found |= answer? == 1;
+            let mut found = 0;
+            for answer in batch.run::<usize>(&inner.store).await? {
+                found += answer?;
             }
-            Ok(found)
+            match found {
+                0 => Ok(false),
+                _ if found == shards.len() => Ok(true),
+                // The rest would be open when it is warm.
+                _ => Err(Error::unavailable(
+                    "a part of the sale is not warm: prewarm it, then repeat this",
+                )),
+            }
         })
         .await
     }

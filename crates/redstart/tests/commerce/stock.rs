@@ -708,6 +708,35 @@ matrix! {
         Ok(())
     }
 
+    async fn a_sale_that_is_closed_while_it_is_warm_in_part_stays_closed(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;
+        let keys = redstart::key::Keys::named(backend.namespace(), "stock_shard", "sale")?;
+        for (sku, lost) in [("tea", [2, 3]), ("milk", [0, 1])] {
+            stock.prewarm(sku, 40, HOUR).await?;
+            for shard in lost {
+                let shard = keys.entity(&format!("{shard}.4/{sku}"))?;
+                store.query::<()>(redis::cmd("DEL").arg(shard.key())).await?;
+            }
+            let error = stock.close(sku).await.unwrap_err();
+            assert!(error.is_unavailable(), "{error}");
+            assert_eq!(stock.prewarm(sku, 40, HOUR).await?, Prewarm::Warmed);
+            let reserve = async |user: u32| {
+                let request = Request::new(sku, &format!("u{user}"), "1");
+                stock.reserve(&request, 1, HOLD).await
+            };
+            for user in 0..16 {
+                assert_eq!(reserve(user).await?, Reserve::Closed, "{sku}");
+            }
+            assert!(stock.close(sku).await?);
+            assert!(stock.reopen(sku).await?);
+            for user in 0..16 {
+                assert!(held(reserve(user).await?));
+            }
+        }
+        Ok(())
+    }
+
     async fn stock_with_another_number_of_shards_does_not_see_the_sale(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = |shards| Stock::builder(&store, backend.namespace(), "sale").shards(shards).build();

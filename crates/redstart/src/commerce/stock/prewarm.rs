@@ -1,7 +1,8 @@
 //! Putting units on sale: one sale over all shards.
 //!
-//! The first shard decides: its sale has the id, the number of units and the end of the sale of all others. If it is missing while
-//! others are warm, because a write was lost, it takes these from one of them.
+//! The first shard decides: its sale has the id, the number of units and the end of the sale of all others, and says whether it
+//! is closed. If it is missing while others are warm, because a write was lost, it takes these from one of them; then the sale
+//! is closed if any of them is.
 
 use std::time::Duration;
 
@@ -27,11 +28,12 @@ struct Sale {
     units: u64,
     /// In milliseconds.
     ends: u64,
+    closed: bool,
 }
 
-type Answer = (i32, String, u64, u64);
-/// The time of a shard, and its sale: id, units, end.
-type Found = (u64, Option<String>, Option<u64>, Option<u64>);
+type Answer = (i32, String, u64, u64, bool);
+/// The time of a shard, and its sale: id, units, end, whether it is closed.
+type Found = (u64, Option<String>, Option<u64>, Option<u64>, Option<bool>);
 
 impl Stock {
     /// Puts units on sale. The sale ends after `ttl`.
@@ -85,18 +87,25 @@ impl Stock {
             id: token(),
             units,
             ends: now.saturating_add(millis(ttl)),
+            closed: false,
         });
         let call = |n: usize, sale: &Sale| -> Call<'_> {
             let call = PREWARM.on(&shards[n]).key().part("requests");
             let call = call.part("holds").part("users").part("loans");
             let call = call.part("expired").arg(&sale.id).arg(sale.units);
-            call.arg(self.share(sale.units, n)).arg(sale.ends)
+            let call = call.arg(self.share(sale.units, n)).arg(sale.ends);
+            call.arg(u32::from(sale.closed))
         };
-        let (first, id, units, ends): Answer = call(0, &sale).run(store).await?;
+        let (first, id, units, ends, closed): Answer = call(0, &sale).run(store).await?;
         if first < 0 {
             return Ok(None);
         }
-        let sale = Sale { id, units, ends };
+        let sale = Sale {
+            id,
+            units,
+            ends,
+            closed,
+        };
         let mut warmed = first == 1;
         let mut batch = Batch::new();
         for n in 1..shards.len() {
@@ -123,17 +132,29 @@ impl Stock {
         }
         let (mut time, mut sales) = (None, Vec::with_capacity(shards.len()));
         for answer in batch.run::<Found>(&self.0.store).await? {
-            let (now, id, units, ends) = answer?;
+            let (now, id, units, ends, closed) = answer?;
             time.get_or_insert(now);
             sales.push(match (id, units, ends) {
-                (Some(id), Some(units), Some(ends)) => Some(Sale { id, units, ends }),
+                (Some(id), Some(units), Some(ends)) => Some(Sale {
+                    id,
+                    units,
+                    ends,
+                    closed: closed.unwrap_or_default(),
+                }),
                 _ => None,
             });
         }
         let mut sales = sales.into_iter();
         let sale = match sales.next().flatten() {
             Some(first) => Some(first),
-            None => sales.flatten().max_by_key(|sale| sale.ends),
+            None => {
+                let sales: Vec<Sale> = sales.flatten().collect();
+                let last = sales.iter().max_by_key(|sale| sale.ends).cloned();
+                last.map(|mut last| {
+                    last.closed = sales.iter().any(|sale| sale.id == last.id && sale.closed);
+                    last
+                })
+            }
         };
         Ok((time.unwrap_or_default(), sale))
     }
