@@ -154,8 +154,9 @@ struct Inner {
 /// process. Confirmations, cancellations, returns and extensions name only the request: do not use a request's id again in
 /// the next sale of a SKU. A restock that was never carried out is added to the sale that runs when it arrives.
 ///
-/// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them or their
-/// hold expired, may be seen up to the [sold-out memory](StockBuilder::sold_out_memory) later.
+/// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them, their
+/// hold expired, or the call that frees them was given up before it was answered, may be seen up to the
+/// [sold-out memory](StockBuilder::sold_out_memory) later.
 ///
 /// # Keys
 ///
@@ -265,7 +266,7 @@ impl Stock {
         observe::operation("stock.restock", inner.keys.namespace(), async {
             check_units("a restock", units)?;
             request::check_id("restock id", id)?;
-            inner.memory.forget(sku);
+            let _back = inner.memory.give_back(sku);
             let shards = self.all_shards(sku)?;
             let mut batch = Batch::new();
             for (n, shard) in shards.iter().enumerate() {

@@ -866,6 +866,61 @@ async fn sold_out_takes_two_round_trips_whatever_the_shards_and_then_one() -> an
     Ok(())
 }
 
+/// Replies of the server wait in the proxy while this process frees units: what the shards said before is not remembered.
+#[tokio::test]
+async fn units_that_this_process_freed_while_it_asked_are_found_at_once() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(SHOPPING)
+        .connect()
+        .await?;
+    let stock = Stock::builder(&store, "freed", "sale")
+        .shards(2)
+        .sold_out_memory(Duration::from_secs(60))
+        .build()?;
+    stock.prewarm("tea", 2, HOUR).await?;
+    let request = |user: &str, id: &str| Request::new("tea", user, id);
+    for id in ["1", "2"] {
+        assert!(held(stock.reserve(&request("ann", id), 1, HOLD).await?));
+    }
+    let tap = MonitorTap::start(&server).await?;
+    let ran = async |name: &str| {
+        let digest = script(name).digest();
+        wait_until("a script to be run", SHOPPING, async || {
+            let seen = tap.commands().await.ok()?;
+            let ran = |seen: &redstart_testkit::monitor::Seen| {
+                !seen.is_from_script() && seen.mentions(digest)
+            };
+            seen.iter().any(ran).then_some(())
+        })
+        .await
+    };
+    // Long enough to notice that the shards were asked, before their answers arrive.
+    proxy.delay_replies(Duration::from_secs(2));
+    let asking = {
+        let (stock, request) = (stock.clone(), request("bob", "1"));
+        tokio::spawn(async move { stock.reserve(&request, 1, HOLD).await })
+    };
+    ran("stock.offer").await?;
+    proxy.delay_replies(HOUR);
+    let freeing = {
+        let (stock, request) = (stock.clone(), request("ann", "1"));
+        tokio::spawn(async move { stock.cancel(&request).await })
+    };
+    ran("stock.settle").await?;
+    proxy.pass().await;
+    assert_eq!(freeing.await??, Transition::Done);
+    let _ = asking.await??;
+    // Whichever shard they are of.
+    for user in ["bob", "cid", "dan", "eve", "fay"] {
+        let next = request(user, "next");
+        assert!(held(stock.reserve(&next, 1, HOLD).await?), "{user}");
+        assert_eq!(stock.cancel(&next).await?, Transition::Done);
+    }
+    Ok(())
+}
+
 /// The request is on its way when its caller gives up, and arrives when the next sale has begun.
 #[tokio::test]
 async fn a_reservation_that_arrives_in_the_next_sale_is_not_made() -> anyhow::Result<()> {

@@ -65,7 +65,7 @@ impl Stock {
             return Ok(Borrowed::Nothing);
         }
         let home = self.home(&request.user);
-        let asked = inner.memory.now();
+        let asked = inner.memory.ask(&request.sku);
         let shards = self.all_shards(&request.sku)?;
         let (mine, mut offers): (Vec<_>, Vec<_>) = {
             let offers = self.offers(&shards).await?.into_iter();

@@ -20,6 +20,8 @@ pub(super) struct Memory {
 #[derive(Default)]
 struct Place {
     sold_out: Option<Seen>,
+    /// How often units came back to a SKU of this place.
+    returns: u64,
     sale: Option<Sale>,
 }
 
@@ -28,6 +30,13 @@ struct Seen {
     sku: Box<str>,
     free: u64,
     until: Instant,
+}
+
+/// The moment before the shards are asked.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    at: Instant,
+    returns: u64,
 }
 
 /// The sale that a shard had when it was last asked.
@@ -84,10 +93,23 @@ impl Memory {
         }
     }
 
-    /// All shards together had this many units. `asked` is from before they were asked.
-    pub(super) fn put(&self, sku: &str, free: u64, asked: Instant) {
-        if let Some(until) = asked.checked_add(self.time) {
-            self.place(sku).sold_out = Some(Seen {
+    /// To be called before the shards are asked how many units they have.
+    pub(super) fn ask(&self, sku: &str) -> Asked {
+        Asked {
+            at: self.clock.now(),
+            returns: self.place(sku).returns,
+        }
+    }
+
+    /// All shards together had this many units. It is dropped if this process gave some back since they were asked: the
+    /// answer may be from before.
+    pub(super) fn put(&self, sku: &str, free: u64, asked: Asked) {
+        let mut place = self.place(sku);
+        if place.returns != asked.returns {
+            return;
+        }
+        if let Some(until) = asked.at.checked_add(self.time) {
+            place.sold_out = Some(Seen {
                 sku: sku.into(),
                 free,
                 until,
@@ -95,9 +117,16 @@ impl Memory {
         }
     }
 
-    /// Units came back.
-    pub(super) fn forget(&self, sku: &str) {
+    /// For a call that gives units back: what was known before is forgotten now, and what others learn while it runs when it
+    /// ends or is dropped, since nobody knows when the server carried it out.
+    pub(super) fn give_back<'a>(&'a self, sku: &'a str) -> GiveBack<'a> {
+        self.forget(sku);
+        GiveBack { memory: self, sku }
+    }
+
+    fn forget(&self, sku: &str) {
         let mut place = self.place(sku);
+        place.returns = place.returns.wrapping_add(1);
         if place
             .sold_out
             .as_ref()
@@ -106,8 +135,48 @@ impl Memory {
             place.sold_out = None;
         }
     }
+}
 
-    pub(super) fn now(&self) -> Instant {
-        self.clock.now()
+/// A call that gives units back is under way.
+#[must_use = "it ends when it is dropped"]
+pub(super) struct GiveBack<'a> {
+    memory: &'a Memory,
+    sku: &'a str,
+}
+
+impl Drop for GiveBack<'_> {
+    fn drop(&mut self) {
+        self.memory.forget(self.sku);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_from_before_units_came_back_is_not_remembered() {
+        let memory = Memory::new(Clock::default(), Duration::from_secs(60));
+        let asked = memory.ask("tea");
+        memory.put("tea", 1, asked);
+        assert!(memory.is_short_of("tea", 2) && !memory.is_short_of("tea", 1));
+        // Asked before the call.
+        let call = memory.give_back("tea");
+        assert!(!memory.is_short_of("tea", 2));
+        memory.put("tea", 1, asked);
+        assert!(!memory.is_short_of("tea", 2));
+        // Asked during the call: known until it ends.
+        let during = memory.ask("tea");
+        memory.put("tea", 1, during);
+        assert!(memory.is_short_of("tea", 2));
+        drop(call);
+        assert!(!memory.is_short_of("tea", 2));
+        memory.put("tea", 1, during);
+        assert!(!memory.is_short_of("tea", 2));
+        // Asked after it.
+        memory.put("tea", 1, memory.ask("tea"));
+        assert!(memory.is_short_of("tea", 2));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(!memory.is_short_of("tea", 2));
     }
 }

@@ -54,7 +54,7 @@ impl Stock {
         observe::operation("stock.prewarm", inner.keys.namespace(), async {
             check_units("a sale", units)?;
             check_time("a sale", ttl)?;
-            inner.memory.forget(sku);
+            let _back = inner.memory.give_back(sku);
             let shards = self.all_shards(sku)?;
             let until = Instant::now().checked_add(inner.store.deadline());
             loop {

@@ -146,7 +146,7 @@ impl Stock {
     ///
     /// That of [`confirm`](Self::confirm).
     pub async fn cancel(&self, request: &Request) -> Result<Transition> {
-        self.0.memory.forget(&request.sku);
+        let _back = self.0.memory.give_back(&request.sku);
         self.settle("stock.cancel", request, "c").await
     }
 
@@ -160,7 +160,7 @@ impl Stock {
     ///
     /// That of [`confirm`](Self::confirm).
     pub async fn take_back(&self, request: &Request) -> Result<Transition> {
-        self.0.memory.forget(&request.sku);
+        let _back = self.0.memory.give_back(&request.sku);
         self.settle("stock.take_back", request, "r").await
     }
 
