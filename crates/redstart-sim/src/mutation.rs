@@ -107,6 +107,7 @@ pub static MUTATIONS: &[Mutation] = &[
     script("an expired hold whose units are lost", Stock, "stock.reserve", "redis.call('HINCRBY', KEYS[1], 'free', found.qty)", ""),
     script("a sale without a cap", Stock, "stock.reserve", "if capped then return", "if false then return"),
     script("a hold that is confirmed after its end", Stock, "stock.settle", "if found.state == 'h' and found.expires <= at then", "if false then"),
+    script("a request that is held after its cancel", Stock, "stock.settle", "redis.call('HSET', KEYS[2], ARGV[1], record('c', 0, 0, ''))", ""),
     script("a confirmation after a cancel", Stock, "stock.settle", "if found.state ~= (ARGV[2] == 'r' and 's' or 'h') then", "if false then"),
     script("unknown work that is taken for free", Idempotency, "idempotency.begin", "if ARGV[5] ~= '1' then return { 'unknown' } end", ""),
     script("a release that frees a finished key", Idempotency, "idempotency.release", "if found[2] then return 0 end\nlocal held = found[1] == ARGV[1]", "local held = found[1] and true"),

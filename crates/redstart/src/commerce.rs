@@ -25,4 +25,5 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &stock::SETTLE,
     &stock::SETTLE_LOAN,
     &stock::TIME,
+    &stock::WARM,
 ];

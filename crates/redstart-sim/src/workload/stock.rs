@@ -56,6 +56,8 @@ enum Known {
     Held,
     Sold,
     Cancelled,
+    /// Cancelled before it arrived.
+    Void,
     Expired,
     /// Data was lost.
     Unknown,
@@ -83,15 +85,32 @@ struct OneAnswer;
 
 impl OneAnswer {
     fn settle(state: Known, answer: Option<&Transition>, to: Known) -> Option<Known> {
+        let cancels = to == Known::Cancelled;
         match answer {
             None if state == Known::Unknown => Some(Known::Unknown),
+            None if cancels && state == Known::Nothing => Some(Known::Void),
             None | Some(Transition::Done) => state.only(Known::Held, to),
             Some(Transition::Repeated) => state.only(to, to),
             Some(Transition::Refused(other)) => {
                 let other = Known::of(other).filter(|other| *other != Known::Held)?;
-                state.only(other, other)
+                Self::seen(state, other)
             }
+            // Where data was lost there may be no sale, and nothing is recorded.
+            Some(Transition::Unknown) if state == Known::Unknown => Some(state),
+            Some(Transition::Unknown) if cancels => match state {
+                Known::Nothing | Known::Void => Some(Known::Void),
+                _ => None,
+            },
             Some(Transition::Unknown) => state.only(Known::Nothing, Known::Nothing),
+        }
+    }
+
+    /// The request was in the state `known`, and stays there.
+    fn seen(state: Known, known: Known) -> Option<Known> {
+        match (state, known) {
+            // Before or after it arrived, which answers do not tell.
+            (Known::Void | Known::Unknown, Known::Cancelled) => Some(state),
+            _ => state.only(known, known),
         }
     }
 }
@@ -114,10 +133,7 @@ impl Model for OneAnswer {
             Call::Reserve(None | Some(Reserve::Held { .. })) => {
                 state.only(Known::Nothing, Known::Held)
             }
-            Call::Reserve(Some(Reserve::Replayed(known))) => {
-                let known = Known::of(known)?;
-                state.only(known, known)
-            }
+            Call::Reserve(Some(Reserve::Replayed(known))) => Self::seen(*state, Known::of(known)?),
             Call::Reserve(Some(Reserve::SoldOut { .. } | Reserve::UserCap { .. })) => {
                 state.only(Known::Nothing, Known::Nothing)
             }
@@ -188,7 +204,7 @@ impl Selling {
             sale.history.clone()
         };
         let deadline = world.plan.deadline;
-        let mut held = false;
+        let (mut held, mut doubtful) = (false, false);
         for _ in 0..client.dice.between(1, 4) {
             let begun = world.now();
             let number = history.begin(Call::Reserve(None), begun);
@@ -214,7 +230,7 @@ impl Selling {
                         Reserve::Replayed(ReservationState::Held { left }) => Some(left),
                         _ => None,
                     };
-                    held = left.is_some();
+                    (held, doubtful) = (left.is_some(), false);
                     if !held {
                         world.met();
                     }
@@ -226,6 +242,7 @@ impl Selling {
                 }
                 // Also if the error is not in doubt: the request can be repeated, so nobody asks whether it was sent.
                 _ => {
+                    doubtful = true;
                     self.expires(&world, &history, begun, None);
                     client.rest(10, 300).await;
                 }
@@ -233,6 +250,9 @@ impl Selling {
         }
         if held {
             client.rest(0, 3000).await;
+        }
+        // The caller gives up while the request may still be on its way.
+        if held || (doubtful && client.dice.per_mille(500)) {
             self.end(client, stock, &id, &request, &history).await;
         }
     }
@@ -302,7 +322,10 @@ impl Selling {
                     if sells && matches!(transition, Transition::Done | Transition::Repeated) {
                         change(&|sale| sale.sold = true);
                     }
-                    if client.dice.per_mille(700) {
+                    if transition == Transition::Unknown {
+                        // The request may arrive after that.
+                        client.rest(0, 1500).await;
+                    } else if client.dice.per_mille(700) {
                         break;
                     }
                 }
@@ -316,7 +339,9 @@ impl Selling {
         let Ok(Some(report)) = stock.report(SKU).await else {
             return;
         };
-        let total = report.free + report.held + report.sold;
+        // A count below zero is read as a huge one.
+        let counts = [report.free, report.held, report.sold];
+        let total = counts.into_iter().fold(0, u64::saturating_add);
         let lost = world.may_have_lost(Duration::ZERO, world.now());
         // Shards may lose different parts of their past.
         if total != self.units && !(lost && self.shards > 1) {

@@ -3,11 +3,11 @@
 mod answer;
 mod builder;
 mod loan;
+mod memory;
 mod prewarm;
 mod report;
 mod request;
 mod reserve;
-mod sold_out;
 
 use std::{sync::Arc, time::Duration};
 
@@ -65,6 +65,7 @@ pub(super) static LEND: Script = script!(
 pub(super) static OFFER: Script = script!("stock.offer", "../script/now.lua", "stock/offer.lua");
 pub(super) static RECEIVE: Script = script!("stock.receive", "stock/receive.lua");
 pub(super) static SETTLE_LOAN: Script = script!("stock.settle_loan", "stock/settle_loan.lua");
+pub(super) static WARM: Script = script!("stock.warm", "../script/now.lua", "stock/warm.lua");
 pub(super) static TIME: Script = script!("stock.time", "../script/now.lua", "stock/time.lua");
 pub(super) static RESTOCK: Script = script!("stock.restock", "stock/restock.lua");
 pub(super) static CLOSE: Script = script!("stock.close", "stock/close.lua");
@@ -79,7 +80,7 @@ struct Inner {
     keys: Keys,
     per_user: u64,
     shards: u32,
-    sold_out: sold_out::Memory,
+    memory: memory::Memory,
 }
 
 /// Flash-sale stock: many buyers, few units, none sold twice and none lost. Cheap to clone.
@@ -118,12 +119,18 @@ struct Inner {
 /// - A reservation and its order in the stream of orders are made in one script: neither exists without the other.
 ///   Cancelled and expired reservations leave their order in the stream; a worker confirms first and learns it then.
 /// - Confirm, cancel and expiry happen once, whichever comes first, and a buyer's allowance comes back with the units.
+/// - A request that was [cancelled](Self::cancel) during the sale is never held afterwards, also if it arrives later than its
+///   cancellation.
 /// - A reservation expires in one script with its entry in the stream of [expirations](Self::expirations): neither exists
 ///   without the other.
 /// - No buyer has more units (held or bought) than the [cap](StockBuilder::per_user).
 /// - A request whose answer was lost is repeated with the same id and gets the answer of the first:
 ///   [`Reserve::Replayed`].
 /// - A sale that was not prewarmed is [`Reserve::NotWarmed`], not sold out; prewarming a running sale changes nothing.
+/// - A copy of a request for a reservation that arrives during a later sale takes nothing of it, if its handle knew the sale:
+///   from its own prewarm, or from the answer to an earlier reservation of this SKU.
+/// - A copy of a restock's request that was carried out adds nothing to a sale that begins within a day. A prewarm that arrives
+///   after the end of its sale starts none.
 /// - A hold does not outlive its sale: [`Reserve::Held`] has its real time.
 ///
 /// # Limits
@@ -134,23 +141,36 @@ struct Inner {
 /// day after the sale, with its consumer groups.
 ///
 /// A shard that the server lost (evicted, or restarted empty) is made again by a prewarm with its whole share, also of units
-/// that were sold or lent before. Do not let the server evict these keys. A failover that loses the last writes loses the
+/// that were sold or lent before, and without what was restocked: restock that under another id. Do not let the server evict these keys. A failover that loses the last writes loses the
 /// reservations among them, and a loan of which only one of the two shards was lost leaves its units twice or not at all.
 ///
-/// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them or their
-/// hold expired, may be seen up to the [sold-out memory](StockBuilder::sold_out_memory) later.
+/// Each request leaves a record until the sale ends, whatever became of it, also one that was cancelled before it arrived. A
+/// record has the user and the id, at most a kilobyte. A user can only make records of its own requests, but as many as it
+/// has ids: limit how often a user may reserve and cancel if the ids are the user's own choice.
+///
+/// The first reservation of a handle for a SKU does not name the sale, since that would take one more round trip: if its
+/// caller gives up and the sale ends while the request is on its way, it is carried out in the next sale. The same holds for
+/// a handle that sells many SKUs at once, since it remembers the sales of about a thousand. Keep a handle for the life of the
+/// process. Confirmations, cancellations, returns and extensions name only the request: do not use a request's id again in
+/// the next sale of a SKU. A restock that was never carried out is added to the sale that runs when it arrives.
+///
+/// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them, their
+/// hold expired, or the call that frees them was given up before it was answered, may be seen up to the
+/// [sold-out memory](StockBuilder::sold_out_memory) later.
 ///
 /// # Keys
 ///
 /// `<namespace>:stock.<name>:{<sku>}` (counts) and its parts `requests`, `holds`, `users`, `restocks`, `expired` and
 /// `orders`; with shards `<namespace>:stock_shard.<name>:{<shard>.<shards>/<sku>}` and also `loans`, `ended_loans` and
 /// `decisions`. All but
-/// the two streams expire with the sale. Expirations stay for a day longer. Orders are data that somebody still has to read:
+/// the two streams expire with the sale (`decisions`: with the last of the sales whose loans were decided there).
+/// Restocks stay for a day longer, and with them the ids of earlier sales, while the next one follows within a day. Expirations stay for a day longer. Orders are data that somebody still has to read:
 /// they do not expire.
 ///
 /// # Round trips
 ///
-/// One script for each call. With shards, a prewarm takes three round trips. A reservation whose own shard is empty asks all
+/// One script for each call. A prewarm takes two round trips, and three with shards. The first reservation of a handle in
+/// another sale of a SKU than its last one takes one more. A reservation whose own shard is empty asks all
 /// shards at once, so that "sold out" takes two, or one within the sold-out memory; borrowing takes three more. Each script
 /// does a bounded amount of work: at most 64 holds that are over are ended in one call, and a report repeats its call until
 /// none is left.
@@ -228,7 +248,8 @@ impl Stock {
         Ok(shards.iter().map(|shard| shard.part("expired")).collect())
     }
 
-    /// Adds units to a running sale, once for each `id`.
+    /// Adds units to a running sale, once for each `id`. Ids are remembered until a day after the sale: in a sale that follows
+    /// within that day, the same id adds nothing.
     ///
     /// # Errors
     ///
@@ -238,13 +259,14 @@ impl Stock {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, some of the units may have been added. Repeat it with the same id.
+    /// Dropped before it is done, some of the units may have been added. Repeat it with the same id, during the same sale: in
+    /// the next one it adds the shares of those shards that it has not reached.
     pub async fn restock(&self, sku: &str, units: u64, id: &str) -> Result<Restock> {
         let inner = &*self.0;
         observe::operation("stock.restock", inner.keys.namespace(), async {
             check_units("a restock", units)?;
             request::check_id("restock id", id)?;
-            inner.sold_out.forget(sku);
+            let _back = inner.memory.give_back(sku);
             let shards = self.all_shards(sku)?;
             let mut batch = Batch::new();
             for (n, shard) in shards.iter().enumerate() {
@@ -275,7 +297,8 @@ impl Stock {
     ///
     /// # Errors
     ///
-    /// The store's errors. Repeat it.
+    /// [`is_unavailable`](Error::is_unavailable) if only a part of the sale is warm: prewarm it, then repeat this. Shards that
+    /// are warmed then take over from the first one whether the sale is closed. The store's errors. Repeat it.
     ///
     /// # Cancel safety
     ///
@@ -288,7 +311,7 @@ impl Stock {
     ///
     /// # Errors
     ///
-    /// The store's errors. Repeat it.
+    /// Those of [`close`](Self::close).
     ///
     /// # Cancel safety
     ///
@@ -305,11 +328,18 @@ impl Stock {
             for shard in &shards {
                 batch.push(CLOSE.on(shard).key().arg(u32::from(closed)).idempotent());
             }
-            let mut found = false;
-            for answer in batch.run::<u32>(&inner.store).await? {
-                found |= answer? == 1;
+            let mut found = 0;
+            for answer in batch.run::<usize>(&inner.store).await? {
+                found += answer?;
             }
-            Ok(found)
+            match found {
+                0 => Ok(false),
+                _ if found == shards.len() => Ok(true),
+                // The rest would be open when it is warm.
+                _ => Err(Error::unavailable(
+                    "a part of the sale is not warm: prewarm it, then repeat this",
+                )),
+            }
         })
         .await
     }

@@ -56,11 +56,19 @@ async fn a_loan_that_another_sale_accepts_is_noticed() -> anyhow::Result<()> {
         .into_iter()
         .filter(|script| script.name() == "stock.receive");
     let source = named.next().expect("a script of this name").source();
-    let lua = without(
-        source,
-        "if (sale[2] or '') ~= ARGV[3] then return 0 end",
-        "",
-    );
+    let lua = without(source, " or (sale[2] or '') ~= ARGV[3] then", " then");
     let test = "stock::a_loan_of_one_sale_is_not_accepted_by_the_next";
+    must_notice(test, "stock.receive", &lua).await
+}
+
+#[tokio::test]
+async fn a_loan_that_is_refused_without_a_record_is_noticed() -> anyhow::Result<()> {
+    let all = redstart::script::all();
+    let mut named = all
+        .into_iter()
+        .filter(|script| script.name() == "stock.receive");
+    let source = named.next().expect("a script of this name").source();
+    let lua = without(source, "then qty = 0 end", "then return 0 end");
+    let test = "stock::a_loan_that_the_sale_before_refused_is_not_accepted_later::embedded";
     must_notice(test, "stock.receive", &lua).await
 }

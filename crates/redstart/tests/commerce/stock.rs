@@ -70,6 +70,25 @@ async fn expirations(
     Ok(found)
 }
 
+/// The sale of a SKU is over. Where the clock cannot be advanced, the keys that say when are removed.
+async fn end_sale(backend: &Backend, store: &Store, sku: &str, shards: u32) -> anyhow::Result<()> {
+    if backend.is_embedded() {
+        // A key is there until its last millisecond is over.
+        store.advance(HOUR + Duration::from_millis(1))?;
+        return Ok(());
+    }
+    for shard in 0..shards {
+        let (pattern, id) = match shards {
+            1 => ("stock", sku.to_owned()),
+            _ => ("stock_shard", format!("{shard}.{shards}/{sku}")),
+        };
+        let keys = redstart::key::Keys::named(backend.namespace(), pattern, "sale")?;
+        let mut cmd = redis::cmd("DEL");
+        store.query::<()>(cmd.arg(keys.entity(&id)?.key())).await?;
+    }
+    Ok(())
+}
+
 fn held(answer: Reserve) -> bool {
     matches!(answer, Reserve::Held { .. })
 }
@@ -557,6 +576,167 @@ matrix! {
         Ok(())
     }
 
+    async fn a_request_that_is_cancelled_before_it_arrives_is_never_held(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for shards in [1, 3] {
+            let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(2).shards(shards).build()?;
+            let request = |user: &str, id: &str| Request::new("tea", user, id);
+            // Without a sale nothing is written.
+            let before = store.scan(&format!("{}:*", backend.namespace())).await?.len();
+            assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
+            assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), before);
+            stock.prewarm("tea", 10, HOUR).await?;
+            for _ in 0..2 {
+                assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
+            }
+            // The request arrives after that, whatever it asked for.
+            for qty in [2, 1] {
+                let answer = stock.reserve(&request("ann", "1"), qty, HOLD).await?;
+                assert_eq!(answer, Reserve::Replayed(State::Cancelled));
+            }
+            assert_eq!(stock.confirm(&request("ann", "1")).await?, Transition::Refused(State::Cancelled));
+            assert_eq!(stock.take_back(&request("ann", "1")).await?, Transition::Refused(State::Cancelled));
+            assert_eq!(stock.extend(&request("ann", "1"), HOLD).await?, Extension::Refused(State::Cancelled));
+            assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
+            let report = stock.report("tea").await?.expect("on sale");
+            assert_eq!((report.free, report.held, report.sold), (10, 0, 0));
+            assert!(orders(&store, &stock, "tea").await?.is_empty());
+            // Another user's request of the same id is another request, and the allowance is whole.
+            assert!(held(stock.reserve(&request("bob", "1"), 2, HOLD).await?));
+            assert!(held(stock.reserve(&request("ann", "2"), 2, HOLD).await?));
+            for key in store.scan(&format!("{}:*", backend.namespace())).await? {
+                let ttl: i64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+                assert_eq!(ttl > 0, !key.ends_with(":orders"), "{key}");
+            }
+        }
+        Ok(())
+    }
+
+    async fn a_loan_that_the_sale_before_refused_is_not_accepted_later(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let (stock, shards, qty, (sale, ends)) = lent(&store, backend.namespace()).await?;
+        let receive = async |token: &str, ends: u64| -> anyhow::Result<u64> {
+            let receive = script("stock.receive").on(&shards[0]).key();
+            let receive = receive.part("decisions").arg(token).arg(qty);
+            Ok(receive.arg(&sale).arg(ends).run(&store).await?)
+        };
+        let call_it = async |id: &str| -> redstart::Result<()> {
+            let mut cmd = redis::cmd("HSET");
+            store.query(cmd.arg(shards[0].key()).arg("id").arg(id)).await
+        };
+        // The borrower's clock is behind: it still has the sale before.
+        call_it("before").await?;
+        assert_eq!(receive("token", ends).await?, 0);
+        assert_eq!(settle_loan(&store, &shards[1], 0).await?, 1);
+        call_it(&sale).await?;
+        // A copy of the request.
+        assert_eq!(receive("token", ends).await?, 0);
+        let report = stock.report("tea").await?.expect("on sale");
+        assert_eq!(report.total(), 10, "{report:?}");
+        // Decisions are kept until the last of their sales ends.
+        let kept = async || -> anyhow::Result<()> {
+            let decisions = shards[0].part("decisions");
+            let left: i64 = store.query(redis::cmd("PTTL").arg(&decisions)).await?;
+            assert!(left > HOUR.as_millis() as i64 / 2, "{left}");
+            Ok(())
+        };
+        kept().await?;
+        let soon = ends - HOUR.as_millis() as u64 / 2 - 60_000;
+        call_it("after").await?;
+        assert_eq!(receive("shorter", soon).await?, 0);
+        kept().await?;
+        store.query::<()>(redis::cmd("DEL").arg(shards[0].key())).await?;
+        assert_eq!(receive("gone", soon).await?, 0);
+        kept().await?;
+        Ok(())
+    }
+
+    async fn a_restock_of_one_sale_adds_nothing_to_the_next(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for shards in [1, 3] {
+            let stock = Stock::builder(&store, backend.namespace(), "sale").shards(shards).build()?;
+            stock.prewarm("tea", 10, HOUR).await?;
+            assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Added);
+            end_sale(backend, &store, "tea", shards).await?;
+            assert_eq!(stock.restock("tea", 5, "r").await?, Restock::NotWarmed);
+            stock.prewarm("tea", 10, Duration::from_secs(60)).await?;
+            assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Repeated);
+            assert_eq!(stock.report("tea").await?.expect("on sale").total(), 10);
+            assert_eq!(stock.restock("tea", 5, "r2").await?, Restock::Added);
+            assert_eq!(stock.report("tea").await?.expect("on sale").total(), 15);
+            // A day longer than its sale, also if the next one is short; not for ever.
+            let mut seen = 0;
+            for key in store.scan(&format!("{}:*:restocks", backend.namespace())).await? {
+                let left: i64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+                let hour = HOUR.as_millis() as i64;
+                assert!((23 * hour..=25 * hour).contains(&left), "{left}");
+                seen += 1;
+            }
+            assert!(seen > 0);
+        }
+        Ok(())
+    }
+
+    async fn a_copy_of_a_reservation_from_the_last_sale_takes_nothing_of_the_next(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").build()?;
+        let other = Stock::builder(&store, backend.namespace(), "sale").build()?;
+        let keys = redstart::key::Keys::named(backend.namespace(), "stock", "sale")?;
+        let shard = keys.entity("tea")?;
+        stock.prewarm("tea", 10, HOUR).await?;
+        for stock in [&stock, &other] {
+            let request = Request::new("tea", "ann", "1");
+            let _ = stock.reserve(&request, 1, HOLD).await?;
+        }
+        let id: String = store.query(redis::cmd("HGET").arg(shard.key()).arg("id")).await?;
+        end_sale(backend, &store, "tea", 1).await?;
+        stock.prewarm("tea", 10, HOUR).await?;
+        let late = script("stock.reserve").on(&shard).key().part("requests");
+        let late = late.part("holds").part("users").part("expired").part("orders");
+        let late = late.arg("3:ann2").arg("ann").arg(1).arg(1_000_000).arg(0).arg("tea").arg("2");
+        let answer: Vec<String> = late.arg(&id).run(&store).await?;
+        let now: String = store.query(redis::cmd("HGET").arg(shard.key()).arg("id")).await?;
+        assert_eq!(answer, ["other".to_owned(), now]);
+        assert_eq!(orders(&store, &stock, "tea").await?.len(), 1, "of the last sale");
+        let report = stock.report("tea").await?.expect("on sale");
+        assert_eq!((report.free, report.held), (10, 0));
+        // Processes that knew the last sale buy in this one.
+        for (n, stock) in [&stock, &other].into_iter().enumerate() {
+            let request = Request::new("tea", "ann", &format!("new{n}"));
+            assert!(held(stock.reserve(&request, 1, HOLD).await?));
+        }
+        Ok(())
+    }
+
+    async fn a_sale_that_is_closed_while_it_is_warm_in_part_stays_closed(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;
+        let keys = redstart::key::Keys::named(backend.namespace(), "stock_shard", "sale")?;
+        for (sku, lost) in [("tea", [2, 3]), ("milk", [0, 1])] {
+            stock.prewarm(sku, 40, HOUR).await?;
+            for shard in lost {
+                let shard = keys.entity(&format!("{shard}.4/{sku}"))?;
+                store.query::<()>(redis::cmd("DEL").arg(shard.key())).await?;
+            }
+            let error = stock.close(sku).await.unwrap_err();
+            assert!(error.is_unavailable(), "{error}");
+            assert_eq!(stock.prewarm(sku, 40, HOUR).await?, Prewarm::Warmed);
+            let reserve = async |user: u32| {
+                let request = Request::new(sku, &format!("u{user}"), "1");
+                stock.reserve(&request, 1, HOLD).await
+            };
+            for user in 0..16 {
+                assert_eq!(reserve(user).await?, Reserve::Closed, "{sku}");
+            }
+            assert!(stock.close(sku).await?);
+            assert!(stock.reopen(sku).await?);
+            for user in 0..16 {
+                assert!(held(reserve(user).await?));
+            }
+        }
+        Ok(())
+    }
+
     async fn stock_with_another_number_of_shards_does_not_see_the_sale(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = |shards| Stock::builder(&store, backend.namespace(), "sale").shards(shards).build();
@@ -686,6 +866,129 @@ async fn sold_out_takes_two_round_trips_whatever_the_shards_and_then_one() -> an
     Ok(())
 }
 
+/// Replies of the server wait in the proxy while this process frees units: what the shards said before is not remembered.
+#[tokio::test]
+async fn units_that_this_process_freed_while_it_asked_are_found_at_once() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(SHOPPING)
+        .connect()
+        .await?;
+    let stock = Stock::builder(&store, "freed", "sale")
+        .shards(2)
+        .sold_out_memory(Duration::from_secs(60))
+        .build()?;
+    stock.prewarm("tea", 2, HOUR).await?;
+    let request = |user: &str, id: &str| Request::new("tea", user, id);
+    for id in ["1", "2"] {
+        assert!(held(stock.reserve(&request("ann", id), 1, HOLD).await?));
+    }
+    let tap = MonitorTap::start(&server).await?;
+    let ran = async |name: &str| {
+        let digest = script(name).digest();
+        wait_until("a script to be run", SHOPPING, async || {
+            let seen = tap.commands().await.ok()?;
+            let ran = |seen: &redstart_testkit::monitor::Seen| {
+                !seen.is_from_script() && seen.mentions(digest)
+            };
+            seen.iter().any(ran).then_some(())
+        })
+        .await
+    };
+    // Long enough to notice that the shards were asked, before their answers arrive.
+    proxy.delay_replies(Duration::from_secs(2));
+    let asking = {
+        let (stock, request) = (stock.clone(), request("bob", "1"));
+        tokio::spawn(async move { stock.reserve(&request, 1, HOLD).await })
+    };
+    ran("stock.offer").await?;
+    proxy.delay_replies(HOUR);
+    let freeing = {
+        let (stock, request) = (stock.clone(), request("ann", "1"));
+        tokio::spawn(async move { stock.cancel(&request).await })
+    };
+    ran("stock.settle").await?;
+    proxy.pass().await;
+    assert_eq!(freeing.await??, Transition::Done);
+    let _ = asking.await??;
+    // Whichever shard they are of.
+    for user in ["bob", "cid", "dan", "eve", "fay"] {
+        let next = request(user, "next");
+        assert!(held(stock.reserve(&next, 1, HOLD).await?), "{user}");
+        assert_eq!(stock.cancel(&next).await?, Transition::Done);
+    }
+    Ok(())
+}
+
+/// The request is on its way when its caller gives up, and arrives when the next sale has begun.
+#[tokio::test]
+async fn a_reservation_that_arrives_in_the_next_sale_is_not_made() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let direct = Stock::builder(&direct, "late", "sale").build()?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_millis(500))
+        .connect()
+        .await?;
+    let stock = Stock::builder(&store, "late", "sale").build()?;
+    direct
+        .prewarm("tea", 5, Duration::from_millis(2500))
+        .await?;
+    assert!(held(
+        stock
+            .reserve(&Request::new("tea", "ann", "1"), 1, HOLD)
+            .await?
+    ));
+    proxy.stall();
+    let late = Request::new("tea", "ann", "late");
+    assert!(stock.reserve(&late, 1, HOLD).await.is_err());
+    wait_until("the sale to end", SHOPPING, async || {
+        direct.report("tea").await.ok()?.is_none().then_some(())
+    })
+    .await?;
+    assert_eq!(direct.prewarm("tea", 5, HOUR).await?, Prewarm::Warmed);
+    let tap = MonitorTap::start(&server).await?;
+    proxy.pass().await;
+    wait_until("the request to arrive", SHOPPING, async || {
+        let seen = tap.commands().await.ok()?;
+        seen.iter()
+            .any(|seen| seen.mentions("3:annlate"))
+            .then_some(())
+    })
+    .await?;
+    let report = direct.report("tea").await?.expect("on sale");
+    assert_eq!((report.free, report.held), (5, 0), "{report:?}");
+    Ok(())
+}
+
+/// A copy of a prewarm that arrives after the end of its sale must not start another one.
+#[tokio::test]
+async fn a_prewarm_says_when_its_sale_ends() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    for shards in [1, 2] {
+        let stock = Stock::builder(&store, "copy", "sale")
+            .shards(shards)
+            .build()?;
+        let tap = MonitorTap::start(&server).await?;
+        stock.prewarm("tea", 5, HOUR).await?;
+        let digest = script("stock.prewarm").digest();
+        let mut ends = HashSet::new();
+        for seen in tap.commands().await? {
+            if seen.name() == "EVALSHA" && seen.mentions(digest) {
+                let numbers = seen.words[3..].iter();
+                ends.extend(numbers.filter_map(|word| word.parse::<u64>().ok()).max());
+            }
+        }
+        assert_eq!(ends.len(), 1, "one end for all shards: {ends:?}");
+        let (seconds, _): (u64, u64) = store.query(&redis::cmd("TIME")).await?;
+        assert!(ends.iter().all(|ends| *ends > seconds * 1000));
+    }
+    Ok(())
+}
+
 /// The script of this name.
 fn script(name: &str) -> &'static redstart::script::Script {
     let mut all = redstart::script::all().into_iter();
@@ -713,10 +1016,21 @@ async fn lend(
     from: &redstart::key::Entity,
     to: usize,
 ) -> redstart::Result<(u64, String, u64)> {
+    let mut cmd = redis::cmd("HGET");
+    let sale: Option<String> = store.query(cmd.arg(from.key()).arg("id")).await?;
+    lend_of(store, from, to, &sale.unwrap_or_default()).await
+}
+
+async fn lend_of(
+    store: &Store,
+    from: &redstart::key::Entity,
+    to: usize,
+    sale: &str,
+) -> redstart::Result<(u64, String, u64)> {
     let lend = script("stock.lend").on(from).key().part("requests");
     let lend = lend.part("holds").part("users").part("expired");
     let lend = lend.part("loans").part("ended_loans").arg("token");
-    lend.arg(3).arg(to).run(store).await
+    lend.arg(3).arg(to).arg(sale).run(store).await
 }
 
 async fn settle_loan(
@@ -793,6 +1107,17 @@ async fn a_loan_whose_request_arrives_once_more_after_its_end_takes_no_units() -
 }
 
 #[tokio::test]
+async fn a_copy_of_a_loans_request_takes_nothing_of_the_next_sale() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let (stock, shards, _, (sale, _)) = lent(&store, "copy").await?;
+    store.advance(HOUR + Duration::from_millis(1))?;
+    stock.prewarm("tea", 10, HOUR).await?;
+    assert_eq!(lend_of(&store, &shards[1], 0, &sale).await?.0, 0);
+    assert_eq!(lend(&store, &shards[1], 0).await?.0, 3);
+    Ok(())
+}
+
+#[tokio::test]
 async fn units_that_a_dead_process_had_lent_from_a_buyers_own_shard_are_sold() -> anyhow::Result<()>
 {
     for lender in 0..2 {
@@ -832,7 +1157,8 @@ async fn a_sale_has_nothing_of_one_whose_key_was_lost() -> anyhow::Result<()> {
     let sale = redstart::key::Keys::named("lost", "stock", "sale")?.entity("tea")?;
     store.query::<()>(redis::cmd("DEL").arg(sale.key())).await?;
     assert_eq!(stock.prewarm("tea", 10, HOUR).await?, Prewarm::Warmed);
-    assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Added);
+    assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Repeated);
+    assert_eq!(stock.restock("tea", 5, "other").await?, Restock::Added);
     assert!(held(stock.reserve(&request, 1, HOLD).await?), "no replay");
     store.advance(HOLD * 2)?;
     let report = stock.report("tea").await?.expect("on sale");

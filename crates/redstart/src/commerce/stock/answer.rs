@@ -16,7 +16,7 @@ pub enum ReservationState {
     },
     /// Sold.
     Sold,
-    /// Cancelled.
+    /// Cancelled, perhaps before the request arrived.
     Cancelled,
     /// The hold ended before it was confirmed.
     Expired,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Inner, Stock, sold_out::Memory};
+use super::{Inner, Stock, memory::Memory};
 use crate::{
     error::{Error, Result},
     key::{Keys, Layout},
@@ -93,7 +93,7 @@ impl StockBuilder {
             keys = keys.layout(layout);
         }
         Ok(Stock(Arc::new(Inner {
-            sold_out: Memory::new(self.store.clock(), self.sold_out_memory),
+            memory: Memory::new(self.store.clock(), self.sold_out_memory),
             store: self.store,
             keys,
             per_user: self.per_user.unwrap_or(0),

@@ -6,6 +6,7 @@
 -- ARGV     1  token
 --          2  units wanted
 --          3  number of the shard that gets them
+--          4  id of the sale that they are wanted for
 -- Returns  {units, id of the sale, its end in ms}, no units if there are none
 local loan = redis.call('HGET', KEYS[6], ARGV[1])
 -- The same loan again: its reply was lost.
@@ -16,7 +17,8 @@ end
 -- A copy of the request that arrives after the loan has ended.
 if redis.call('HEXISTS', KEYS[7], ARGV[1]) == 1 then return { 0, '', 0 } end
 local sale = redis.call('HMGET', KEYS[1], 'free', 'ends', 'id')
-if not sale[1] then return { 0, '', 0 } end
+-- No sale, or a copy of a request of an earlier one.
+if not sale[1] or (sale[3] or '') ~= ARGV[4] then return { 0, '', 0 } end
 local free, wanted = tonumber(sale[1]), tonumber(ARGV[2])
 if free < wanted and reap() > 0 then free = tonumber(redis.call('HGET', KEYS[1], 'free')) end
 -- Half of what is here, so that the next buyers there need not ask again; at least what is wanted.

@@ -61,11 +61,11 @@ impl Stock {
         free: u64,
     ) -> Result<Borrowed> {
         let inner = &*self.0;
-        if inner.sold_out.is_short_of(&request.sku, qty) {
+        if inner.memory.is_short_of(&request.sku, qty) {
             return Ok(Borrowed::Nothing);
         }
         let home = self.home(&request.user);
-        let asked = inner.sold_out.now();
+        let asked = inner.memory.ask(&request.sku);
         let shards = self.all_shards(&request.sku)?;
         let (mine, mut offers): (Vec<_>, Vec<_>) = {
             let offers = self.offers(&shards).await?.into_iter();
@@ -87,7 +87,7 @@ impl Stock {
             }
             // Units that are under way will be free somewhere soon.
             if lenders().next().is_none() {
-                inner.sold_out.put(&request.sku, all, asked);
+                inner.memory.put(&request.sku, all, asked);
             }
             return Ok(Borrowed::Nothing);
         }
@@ -101,6 +101,7 @@ impl Stock {
                 .arg(&token)
                 .arg(qty - free.min(qty))
                 .arg(home)
+                .arg(&offer.sale)
                 .idempotent();
             let (lent, id, ends): (u64, String, u64) = call.run(&inner.store).await?;
             if lent > 0 {
@@ -120,14 +121,16 @@ impl Stock {
             batch.push(OFFER.on(shard).key().part("holds").idempotent());
         }
         let mut offers = Vec::with_capacity(shards.len());
-        let answers = batch.run::<Vec<u64>>(&self.0.store).await?;
+        type Answer = (u64, u64, u64, String);
+        let answers = batch.run::<Option<Answer>>(&self.0.store).await?;
         for (shard, answer) in (0..).zip(answers) {
-            if let [free, lent, over] = answer?[..] {
+            if let Some((free, lent, over, sale)) = answer? {
                 offers.push(Offer {
                     shard,
                     free,
                     lent,
                     over,
+                    sale,
                 });
             }
         }
@@ -223,4 +226,6 @@ struct Offer {
     lent: u64,
     /// Holds that are over: their units can be lent once they are ended.
     over: u64,
+    /// Its id.
+    sale: String,
 }

@@ -1,13 +1,14 @@
 //! Putting units on sale: one sale over all shards.
 //!
-//! The first shard decides: its sale has the id, the number of units and the end of the sale of all others. If it is missing while
-//! others are warm, because a write was lost, it takes these from one of them.
+//! The first shard decides: its sale has the id, the number of units and the end of the sale of all others, and says whether it
+//! is closed. If it is missing while others are warm, because a write was lost, it takes these from one of them; then the sale
+//! is closed if any of them is.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{PREWARM, Prewarm, Stock, check_time, check_units};
+use super::{PREWARM, Prewarm, Stock, WARM, check_time, check_units};
 use crate::{
     duration::millis,
     error::{Error, Result},
@@ -25,38 +26,46 @@ const PAUSE: Duration = Duration::from_millis(20);
 struct Sale {
     id: String,
     units: u64,
-    /// In milliseconds; `None` if it is not known yet.
-    ends: Option<u64>,
+    /// In milliseconds.
+    ends: u64,
+    closed: bool,
 }
 
-type Answer = (i32, String, u64, u64);
+type Answer = (i32, String, u64, u64, bool);
+/// The time of a shard, and its sale: id, units, end, whether it is closed.
+type Found = (u64, Option<String>, Option<u64>, Option<u64>, Option<bool>);
 
 impl Stock {
-    /// Puts units on sale. Everything about the sale but its orders is forgotten after `ttl`.
+    /// Puts units on sale. The sale ends after `ttl`.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for no units, too many, or a TTL that is zero or over a year; the store's
-    /// errors. Repeat it after an error: shards that are warm stay as they are, and the rest is warmed with the units and to
+    /// [`is_config`](Error::is_config) for no units, too many, or a TTL that is zero or over a year;
+    /// [`is_timeout`](Error::is_timeout) also if the sale before has not ended everywhere, or this one is shorter than a round
+    /// trip; the store's errors. Repeat it after an error: shards that are warm stay as they are, and the rest is warmed with the units and to
     /// the end of the sale that those have.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, some shards may be warm. Repeat it.
+    /// Dropped before it is done, some shards may be warm. Repeat it. A copy of the request that arrives later warms nothing
+    /// once the sale has ended.
     pub async fn prewarm(&self, sku: &str, units: u64, ttl: Duration) -> Result<Prewarm> {
         let inner = &*self.0;
         observe::operation("stock.prewarm", inner.keys.namespace(), async {
             check_units("a sale", units)?;
             check_time("a sale", ttl)?;
-            inner.sold_out.forget(sku);
+            let _back = inner.memory.give_back(sku);
             let shards = self.all_shards(sku)?;
             let until = Instant::now().checked_add(inner.store.deadline());
             loop {
-                if let Some(warmed) = self.try_prewarm(&shards, units, ttl).await? {
+                if let Some((id, warmed)) = self.try_prewarm(&shards, units, ttl).await? {
+                    inner.memory.put_sale(sku, &id);
                     return Ok(warmed);
                 }
                 if until.is_some_and(|until| Instant::now() >= until) {
-                    return Err(Error::timeout("a shard still has the sale before this one"));
+                    return Err(Error::timeout(
+                        "a shard still has the sale before this one, or this one would be over already",
+                    ));
                 }
                 tokio::time::sleep(PAUSE).await;
             }
@@ -64,40 +73,38 @@ impl Stock {
         .await
     }
 
-    /// `None` if a shard has another sale, which is about to end.
+    /// The id of the sale, and whether a shard was warmed. `None` if a shard has another sale, which is about to end.
     async fn try_prewarm(
         &self,
         shards: &[Entity],
         units: u64,
         ttl: Duration,
-    ) -> Result<Option<Prewarm>> {
+    ) -> Result<Option<(String, Prewarm)>> {
         let store = &self.0.store;
-        let mut sale = Sale {
+        // The end is said before the sale begins, so that a copy of the request that arrives after it starts no sale.
+        let (now, warm) = self.warm(shards).await?;
+        let sale = warm.unwrap_or_else(|| Sale {
             id: token(),
             units,
-            ends: None,
-        };
-        if shards.len() > 1
-            && let Some(warm) = self.warm(shards).await?
-        {
-            sale = warm;
-        }
+            ends: now.saturating_add(millis(ttl)),
+            closed: false,
+        });
         let call = |n: usize, sale: &Sale| -> Call<'_> {
-            let ends = sale.ends.map(|ends| ends.to_string());
             let call = PREWARM.on(&shards[n]).key().part("requests");
-            let call = call.part("holds").part("users").part("restocks");
-            let call = call.part("loans").part("expired").arg(&sale.id);
-            let call = call.arg(sale.units).arg(self.share(sale.units, n));
-            call.arg(ends.unwrap_or_default()).arg(millis(ttl))
+            let call = call.part("holds").part("users").part("loans");
+            let call = call.part("expired").arg(&sale.id).arg(sale.units);
+            let call = call.arg(self.share(sale.units, n)).arg(sale.ends);
+            call.arg(u32::from(sale.closed))
         };
-        let (first, id, units, ends): Answer = call(0, &sale).run(store).await?;
+        let (first, id, units, ends, closed): Answer = call(0, &sale).run(store).await?;
         if first < 0 {
             return Ok(None);
         }
         let sale = Sale {
             id,
             units,
-            ends: Some(ends),
+            ends,
+            closed,
         };
         let mut warmed = first == 1;
         let mut batch = Batch::new();
@@ -110,31 +117,45 @@ impl Stock {
             whole &= answer >= 0 && id == sale.id;
             warmed |= answer == 1;
         }
-        Ok(whole.then_some(match warmed {
+        let warmed = match warmed {
             true => Prewarm::Warmed,
             false => Prewarm::Running,
-        }))
+        };
+        Ok(whole.then_some((sale.id, warmed)))
     }
 
-    /// The sale of the first shard, or of the one with the latest end.
-    async fn warm(&self, shards: &[Entity]) -> Result<Option<Sale>> {
-        let mut pipeline = redis::pipe();
+    /// The time of the first shard in milliseconds, and its sale, or that of the shard with the latest end.
+    async fn warm(&self, shards: &[Entity]) -> Result<(u64, Option<Sale>)> {
+        let mut batch = Batch::new();
         for shard in shards {
-            pipeline.cmd("HMGET").arg(shard.key());
-            pipeline.arg("id").arg("units").arg("ends");
+            batch.push(WARM.on(shard).key().idempotent());
         }
-        type Found = (Option<String>, Option<u64>, Option<u64>);
-        let found: Vec<Found> = self.0.store.pipeline(&pipeline).await?;
-        let mut sales = found.into_iter().map(|(id, units, ends)| {
-            Some(Sale {
-                id: id?,
-                units: units?,
-                ends: Some(ends?),
-            })
-        });
-        Ok(match sales.next().flatten() {
+        let (mut time, mut sales) = (None, Vec::with_capacity(shards.len()));
+        for answer in batch.run::<Found>(&self.0.store).await? {
+            let (now, id, units, ends, closed) = answer?;
+            time.get_or_insert(now);
+            sales.push(match (id, units, ends) {
+                (Some(id), Some(units), Some(ends)) => Some(Sale {
+                    id,
+                    units,
+                    ends,
+                    closed: closed.unwrap_or_default(),
+                }),
+                _ => None,
+            });
+        }
+        let mut sales = sales.into_iter();
+        let sale = match sales.next().flatten() {
             Some(first) => Some(first),
-            None => sales.flatten().max_by_key(|sale| sale.ends),
-        })
+            None => {
+                let sales: Vec<Sale> = sales.flatten().collect();
+                let last = sales.iter().max_by_key(|sale| sale.ends).cloned();
+                last.map(|mut last| {
+                    last.closed = sales.iter().any(|sale| sale.id == last.id && sale.closed);
+                    last
+                })
+            }
+        };
+        Ok((time.unwrap_or_default(), sale))
     }
 }

@@ -10,19 +10,15 @@
 local decided = redis.call('HGET', KEYS[2], ARGV[1])
 if decided then return tonumber(decided) end
 local sale = redis.call('HMGET', KEYS[1], 'ends', 'id')
-local qty = tonumber(ARGV[2])
-if not sale[1] then
-  -- This shard may be made again, as part of the same sale: the loan stays refused.
-  redis.call('HSET', KEYS[2], ARGV[1], 0)
-  redis.call('PEXPIREAT', KEYS[2], ARGV[4])
-  return 0
-end
--- Another sale. Ids are not used again, so the loan stays refused without a record.
-if (sale[2] or '') ~= ARGV[3] then return 0 end
+local qty, ends = tonumber(ARGV[2]), tonumber(ARGV[4])
+-- No sale, or another one. This shard may become a part of the loan's sale later, if it is made again or its clock is
+-- behind: the loan stays refused.
+if not sale[1] or (sale[2] or '') ~= ARGV[3] then qty = 0 end
 if qty > 0 then
   redis.call('HINCRBY', KEYS[1], 'free', qty)
   redis.call('HINCRBY', KEYS[1], 'moves', 1)
 end
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
-redis.call('PEXPIREAT', KEYS[2], sale[1])
+redis.call('HSET', KEYS[2], ARGV[1], string.format('%.0f', qty))
+-- Not before the decisions about other sales may be forgotten.
+if redis.call('PEXPIRETIME', KEYS[2]) < ends then redis.call('PEXPIREAT', KEYS[2], ARGV[4]) end
 return qty

@@ -30,7 +30,8 @@ impl Stock {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the units may be held. Repeat it, or cancel it, or let the hold expire.
+    /// Dropped before it is done, the units may be held, also later, when the request arrives. Repeat it, or
+    /// [cancel](Self::cancel) it, or let the hold expire.
     pub async fn reserve(&self, request: &Request, qty: u64, hold: Duration) -> Result<Reserve> {
         let inner = &*self.0;
         observe::operation("stock.reserve", inner.keys.namespace(), async {
@@ -69,7 +70,8 @@ impl Stock {
         let shard = self.shard(&request.sku, self.home(&request.user))?;
         let began = Instant::now();
         loop {
-            let answer: Vec<Value> = on_sale(&RESERVE, &shard)
+            let sale = inner.memory.sale(&request.sku);
+            let mut answer: Vec<Value> = on_sale(&RESERVE, &shard)
                 .part("orders")
                 .arg(request.name())
                 .arg(&*request.user)
@@ -78,9 +80,15 @@ impl Stock {
                 .arg(inner.per_user)
                 .arg(&*request.sku)
                 .arg(&*request.id)
+                .arg(sale.as_deref().unwrap_or_default())
                 .idempotent()
                 .run(&inner.store)
                 .await?;
+            if sale.is_none() {
+                // The last word is the sale.
+                let id: String = Words::new(answer.pop().into_iter().collect()).text()?;
+                inner.memory.put_sale(&request.sku, &id);
+            }
             let mut answer = Words::new(answer);
             return Ok(match answer.text()?.as_str() {
                 "held" => Reserve::Held {
@@ -95,6 +103,14 @@ impl Stock {
                 },
                 "conflict" => Reserve::Conflict,
                 "closed" => Reserve::Closed,
+                // The sale that this process knew is over. The caller is still here, so it is meant for this one.
+                "other" => {
+                    inner.memory.put_sale(&request.sku, &answer.text()?);
+                    match began.elapsed() < inner.store.deadline() {
+                        true => continue,
+                        false => return Err(Error::timeout("the sale keeps changing")),
+                    }
+                }
                 // Each call ends a bounded number of holds that are over.
                 "again" if began.elapsed() < inner.store.deadline() => continue,
                 "again" => {
@@ -118,7 +134,9 @@ impl Stock {
         self.settle("stock.confirm", request, "s").await
     }
 
-    /// Frees what is held.
+    /// Frees what is held. A request that has not arrived is [`Transition::Unknown`]; if it arrives after that, during the
+    /// same sale, nothing is held and no order is written: it is [`Reserve::Replayed`] as cancelled. Without a sale
+    /// nothing is recorded.
     ///
     /// # Errors
     ///
@@ -128,7 +146,7 @@ impl Stock {
     ///
     /// That of [`confirm`](Self::confirm).
     pub async fn cancel(&self, request: &Request) -> Result<Transition> {
-        self.0.sold_out.forget(&request.sku);
+        let _back = self.0.memory.give_back(&request.sku);
         self.settle("stock.cancel", request, "c").await
     }
 
@@ -142,7 +160,7 @@ impl Stock {
     ///
     /// That of [`confirm`](Self::confirm).
     pub async fn take_back(&self, request: &Request) -> Result<Transition> {
-        self.0.sold_out.forget(&request.sku);
+        let _back = self.0.memory.give_back(&request.sku);
         self.settle("stock.take_back", request, "r").await
     }
 

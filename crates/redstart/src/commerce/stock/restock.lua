@@ -1,4 +1,5 @@
--- Adds units to a running sale, once for each id.
+-- Adds units to a running sale, once for each id. Ids are kept for a day after the sale: a copy of the request that arrives
+-- during the next one adds nothing there.
 --
 -- KEYS     1  sale
 --          2  restocks (hash: id -> units)
@@ -8,7 +9,11 @@
 local ends = redis.call('HGET', KEYS[1], 'ends')
 if not ends then return -1 end
 if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[2]) == 0 then return 0 end
-redis.call('PEXPIREAT', KEYS[2], ends)
+-- An earlier sale may have ended later than this one, if its key was lost.
+local keep = ends + 86400000
+if redis.call('PEXPIRETIME', KEYS[2]) < keep then
+  redis.call('PEXPIREAT', KEYS[2], string.format('%.0f', keep))
+end
 redis.call('HINCRBY', KEYS[1], 'free', ARGV[2])
 redis.call('HINCRBY', KEYS[1], 'moves', 1)
 return 1

@@ -1,7 +1,8 @@
 -- Fragment: one shard of a sale: its counts, its requests, its holds, its buyers. After now.lua.
 --
 -- KEYS     1  sale (hash: free, held, sold, lent (under way to another shard), moves, ends (ms), closed, id and units of the whole sale)
---          2  requests (hash: request -> "state qty expires user"; h held, s sold, c cancelled, x expired, r returned)
+--          2  requests (hash: request -> "state qty expires user"; h held, s sold, c cancelled, x expired, r returned;
+--             a request that was cancelled before it arrived has no units and no user)
 --          3  holds (sorted set: request by the microsecond at which its hold ends)
 --          4  users (hash: user -> units held or bought)
 --          5  expired (stream: a hold that ended: user, request, qty, ended in us)

@@ -3,9 +3,17 @@
 -- ARGV     1  request
 --          2  new state: s sold or c cancelled, both from held; r returned, from sold
 -- Returns  {'done'} | {'repeated'} | {'refused', state, us left} | {'unknown'}
-local found = redis.call('EXISTS', KEYS[1]) == 1 and find(ARGV[1])
-if not found then return { 'unknown' } end
-if found.state == ARGV[2] then return { 'repeated' } end
+local ends = redis.call('HGET', KEYS[1], 'ends')
+local found = ends and find(ARGV[1])
+if not found then
+  -- The request may still be on its way: when it arrives, it is cancelled already.
+  if ends and ARGV[2] == 'c' then
+    redis.call('HSET', KEYS[2], ARGV[1], record('c', 0, 0, ''))
+    redis.call('PEXPIREAT', KEYS[2], ends)
+  end
+  return { 'unknown' }
+end
+if found.state == ARGV[2] then return { found.qty == 0 and 'unknown' or 'repeated' } end
 if found.state == 'h' and found.expires <= at then
   expire(ARGV[1], found)
 end

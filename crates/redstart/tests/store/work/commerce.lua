@@ -15,7 +15,7 @@ zfill('holds', PAST, request)
 call('HSET', 'users', 'ann', N)
 hfill('loans', '1 2 3 4 id')
 hfill('ended', 1)
-return { 'sale', 'requests', 'holds', 'users', 'expired', 'loans', 'ended' }, { 'token', 10, 1 }
+return { 'sale', 'requests', 'holds', 'users', 'expired', 'loans', 'ended' }, { 'token', 10, 1, '' }
 
 -- [stock.offer]
 call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -26,9 +26,8 @@ return { 'sale', 'holds' }, {}
 hfill('requests', 'h 1 1 ann')
 zfill('holds', PAST)
 hfill('users', 1)
-hfill('restocks', 1)
 hfill('loans', '1 2 3 4 id')
-return { 'sale', 'requests', 'holds', 'users', 'restocks', 'loans', 'expired' }, { 'id', 100, 50, '', 60000 }
+return { 'sale', 'requests', 'holds', 'users', 'loans', 'expired' }, { 'id', 100, 50, text(FUTURE / 1000), 0 }
 
 -- [stock.receive]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -47,7 +46,7 @@ call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'en
 hfill('requests', 'h 1 1 ann', request)
 zfill('holds', PAST, request)
 call('HSET', 'users', 'ann', N)
-return { 'sale', 'requests', 'holds', 'users', 'expired', 'orders' }, { 'request', 'bob', 100, 1000000, 0, 'sku', 'id' }
+return { 'sale', 'requests', 'holds', 'users', 'expired', 'orders' }, { 'request', 'bob', 100, 1000000, 0, 'sku', 'id', '' }
 
 -- [stock.restock]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -68,4 +67,7 @@ hfill('ended', 1)
 return { 'sale', 'loans', 'ended' }, { name(1), 1 }
 
 -- [stock.time]
+return { 'sale' }, {}
+
+-- [stock.warm]
 return { 'sale' }, {}
