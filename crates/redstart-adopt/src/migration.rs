@@ -9,12 +9,16 @@
 //! | a queue of Sidekiq | counts | says which consumers share it | | |
 //! | locks | who holds them | the same | | checks that nobody else holds one |
 //! | a limiter, sessions | checks that every value can be read | the same | | |
-//! | a cache | counts entries without a TTL | gives them one, and remembers which ends when | | |
+//! | a cache | counts entries without a TTL | gives them one, and remembers which ends when; only if a person said that it is a cache | | |
 //!
 //! # Limits
 //!
 //! A check looks at all keys of the subject that exist while it runs. What is written after it, such as a lock that an old client takes a moment later, it
 //! cannot know.
+//!
+//! A cache's entries are strings whose names have the pattern, in which `*` stands for one part of a name and does not reach beyond the next colon (all that is
+//! below the prefix of a cache of Django), whose values have the same form as most of them, and that no other library owns. What was left out is counted in the report:
+//! numbers, which may be counters, are never given a TTL.
 //!
 //! `back` takes the TTL away from entries that still have the one they were given. An entry that was stored again since has the TTL that its program
 //! wants, and keeps it.
@@ -28,7 +32,7 @@
 //!
 //! | key | type | |
 //! |---|---|---|
-//! | `redstart:adopt:{<subject>}` | hash | what the subject is, its steps, and those that were done |
+//! | `redstart:adopt:{<subject>}` | hash | what the subject is, whether a person said so, its steps, and those that were done |
 //! | `redstart:adopt:{<subject>}:touched` | hash | the entries of a cache that were given a TTL, and the time in ms at which each ends |
 //!
 //! Neither has a TTL: a migration may take months. Taking the first step back removes them.
@@ -149,6 +153,8 @@ pub struct Migration {
     ttl: Duration,
     wait: Duration,
     expected: Option<String>,
+    /// Whether a person said what the subject is.
+    is_declared: bool,
 }
 
 /// How far a step is.
@@ -241,8 +247,8 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the advice is to stay, since there are no steps, and for what was only guessed: a person says
-    /// what it is by [`declared`](Self::declared).
+    /// [`is_invalid`](Error::is_invalid) where the advice is to stay, since there are no steps, and for what was only guessed or is not sure to be a
+    /// cache: a person says what it is by [`declared`](Self::declared).
     pub fn of(store: &Store, item: &PlanItem) -> Result<Self> {
         let Some(library) = item.library else {
             return Err(Error::invalid(format!(
@@ -250,6 +256,12 @@ impl Migration {
                 item.subject
             )));
         };
+        if let Some(what) = item.declare {
+            return Err(Error::invalid(format!(
+                "it is not sure that {} is a {what} of {library}: say what it is",
+                item.subject
+            )));
+        }
         let kind = Kind::of(library).filter(|_| !item.steps.is_empty());
         let kind = kind.ok_or_else(|| {
             Error::invalid(format!("there are no steps for {library}: stay with it"))
@@ -273,7 +285,11 @@ impl Migration {
             Declared::Cache => Kind::Cache,
             Declared::Locks => Kind::Locks,
         };
-        Self::new(store, pattern, kind, kind.steps().to_vec())
+        let migration = Self::new(store, pattern, kind, kind.steps().to_vec())?;
+        Ok(Self {
+            is_declared: true,
+            ..migration
+        })
     }
 
     /// For a subject of which a step was done before, as it was then; `None` if no step was done. Its keys need not be there: locks that are free and queues
@@ -286,10 +302,10 @@ impl Migration {
         let record = record(subject)?;
         let get = cmd("HMGET")
             .arg(record.key())
-            .arg("kind")
-            .arg("plan")
+            .arg(&["kind", "plan", "declared"])
             .take();
-        let (kind, plan): (Option<String>, Option<String>) = store.query(&get).await?;
+        let (kind, plan, declared): (Option<String>, Option<String>, Option<String>) =
+            store.query(&get).await?;
         let kind = Kind::ALL
             .into_iter()
             .find(|known| kind.as_deref() == Some(known.name()));
@@ -297,7 +313,11 @@ impl Migration {
         let plan = plan.unwrap_or_default();
         let steps = kind.steps().iter().copied();
         let steps = steps.filter(|step| plan.split(',').any(|planned| planned == *step));
-        Ok(Some(Self::new(store, subject, kind, steps.collect())?))
+        let migration = Self::new(store, subject, kind, steps.collect())?;
+        Ok(Some(Self {
+            is_declared: declared.is_some(),
+            ..migration
+        }))
     }
 
     fn new(store: &Store, subject: &str, kind: Kind, steps: Vec<&'static str>) -> Result<Self> {
@@ -310,6 +330,7 @@ impl Migration {
             ttl: Duration::from_secs(3600),
             wait: Duration::from_secs(60),
             expected: None,
+            is_declared: false,
         })
     }
 
@@ -381,7 +402,8 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// As [`done`](Self::done).
+    /// As [`done`](Self::done), and [`is_invalid`](Error::is_invalid) if the step would give a TTL to entries of which nobody has
+    /// [said](Self::declared) that they are a cache.
     pub async fn next(&self) -> Result<Option<StepReport>> {
         let done = self.done().await?.len();
         match self.steps.get(done) {
@@ -492,7 +514,8 @@ impl Migration {
     /// Remembers what is done now, if nobody else has since `before`.
     async fn remember(&self, before: &str, done: &[&str]) -> Result<()> {
         let (key, done, plan) = (self.record.key(), done.join(","), self.steps.join(","));
-        let args: [&(dyn Arg + Sync); 4] = [&before, &done, &self.kind.name(), &plan];
+        let declared = u8::from(self.is_declared);
+        let args: [&(dyn Arg + Sync); 5] = [&before, &done, &self.kind.name(), &plan, &declared];
         let is_remembered: bool = REMEMBER.run(&self.store, &[key.to_string()], &args).await?;
         match is_remembered {
             true => Ok(()),

@@ -151,7 +151,7 @@ impl Walk {
 
     fn undeclared(&self, what: &str) -> Failure {
         Failure::Usage(format!(
-            "no library was recognised in {}; if you know that it is one, say --as {what}",
+            "no library was recognised in {} for sure; if you know that it is a {what}, say --as {what}",
             printable(&self.subject)
         ))
     }

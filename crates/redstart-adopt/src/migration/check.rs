@@ -12,6 +12,7 @@ use crate::{
     inspect::{Inspector, Overview},
     library::Library,
     lock::{HeldBy, holder},
+    pattern,
     sessions::session_data,
     sidekiq::Sidekiq,
     text::printable,
@@ -38,16 +39,27 @@ impl Migration {
             Kind::Sessions => self.check_sessions(&mut report).await?,
             Kind::Cache => {
                 let entries = self.entries().await?;
+                let bare = entries.bare.len() as u64;
                 report.found.push(format!(
-                    "{} entries, {} of them without a TTL",
-                    entries.all, entries.bare
+                    "{} entries, {bare} of them without a TTL",
+                    entries.ending + bare
                 ));
-                if step == "share" && entries.bare > 0 {
-                    let ttl = self.ttl.as_secs_f64();
-                    report.changes.push(format!(
-                        "gives {} entries a TTL of up to {ttl} s",
-                        entries.bare
+                if entries.left_out > 0 {
+                    report.found.push(format!(
+                        "{} keys are left out: their names or values are not those of entries, or a library owns them",
+                        entries.left_out
                     ));
+                }
+                if step == "share" && bare > 0 {
+                    if !self.is_declared {
+                        return Err(Error::invalid(format!(
+                            "{bare} entries have no TTL and may be the only copy of their data: if each can be computed again, say that it is a cache (--as cache)"
+                        )));
+                    }
+                    let ttl = self.ttl.as_secs_f64();
+                    report
+                        .changes
+                        .push(format!("gives {bare} entries a TTL of up to {ttl} s"));
                 }
             }
         }
@@ -168,7 +180,10 @@ impl Migration {
 
     /// All keys of the pattern: a sample would miss the one that matters.
     async fn all(&self) -> Result<Vec<Vec<u8>>> {
-        Ok(self.store.sample(&self.subject, usize::MAX).await?)
+        Ok(self
+            .store
+            .sample(&pattern::glob(&self.subject), usize::MAX)
+            .await?)
     }
 
     /// Reads the values of all keys of the pattern, and how many `is_good` takes for what they should be: those that are, and those that are not.

@@ -14,6 +14,7 @@
 //! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
 //! foreign_workers.rs  Sidekiq and Celery run what was sent from here
 //! inspect.rs     queues through one interface, and the plan
+//! left_alone.rs  keys that no step may touch
 //! migration.rs   the steps of a plan, done and taken back under load
 //! recognise.rs   every library is named, none misnamed
 //! ```
@@ -27,6 +28,7 @@ mod caches;
 mod dialogue;
 mod foreign_workers;
 mod inspect;
+mod left_alone;
 mod limiter;
 mod locks;
 mod migration;

@@ -268,7 +268,7 @@ async fn an_interrupted_step_can_be_taken_back() -> Result<()> {
     let store = Store::connect("memory://").await?;
     for n in 0..450 {
         let () = store
-            .query(cmd("SET").arg(format!("p:{n}")).arg("1"))
+            .query(cmd("SET").arg(format!("p:{n}")).arg("v"))
             .await?;
     }
     let () = store
@@ -316,7 +316,7 @@ async fn a_step_that_lost_its_lock_does_not_undo_a_way_back() -> Result<()> {
         let store = Store::connect("memory://").await?;
         for n in 0..450 {
             let () = store
-                .query(cmd("SET").arg(format!("p:{n}")).arg("1"))
+                .query(cmd("SET").arg(format!("p:{n}")).arg("v"))
                 .await?;
         }
         let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
@@ -353,7 +353,7 @@ async fn a_step_that_lost_its_lock_does_not_undo_a_way_back() -> Result<()> {
 #[tokio::test]
 async fn what_was_begun_as_a_cache_is_not_taken_back_as_locks() -> Result<()> {
     let store = Store::connect("memory://").await?;
-    let () = store.query(cmd("SET").arg("p:1").arg("1")).await?;
+    let () = store.query(cmd("SET").arg("p:1").arg("v")).await?;
     let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
     done(&cache).await?;
     done(&cache).await?;
@@ -383,7 +383,7 @@ async fn keys_that_are_no_text_are_given_a_ttl_and_taken_back() -> Result<()> {
     let store = Store::connect("memory://").await?;
     let odd = b"p:\xff\xfe".as_slice();
     for key in [odd, b"p:1"] {
-        let () = store.query(cmd("SET").arg(key).arg("1")).await?;
+        let () = store.query(cmd("SET").arg(key).arg("v")).await?;
     }
     let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
     done(&cache).await?;
