@@ -11,6 +11,10 @@
 //! sidekiq.rs     our consumer of Sidekiq's queues
 //! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
 //! bullmq_beside.rs    our worker beside Node's: shared limits, leases, what Node reads of finished jobs
+//! bullmq_pauses.rs    versions 5 and 6 pause a queue in a hurry
+//! bullmq_outage.rs    our worker while the store does not answer
+//! bullmq_parents.rs   parents that run before their children have ended
+//! bullmq_odd.rs       queues with more, or other things, than one expects
 //! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
 //! foreign_workers.rs  Sidekiq and Celery run what was sent from here
 //! inspect.rs     queues through one interface, and the plan
@@ -24,6 +28,10 @@
 mod bullmq;
 mod bullmq_as_node;
 mod bullmq_beside;
+mod bullmq_odd;
+mod bullmq_outage;
+mod bullmq_parents;
+mod bullmq_pauses;
 mod caches;
 mod dialogue;
 mod foreign_workers;
