@@ -5,7 +5,7 @@
 //!
 //! | what | shadow | share | drain | switch |
 //! |---|---|---|---|---|
-//! | a queue of BullMQ | counts | moves what two versions left in different lists | waits until no Node worker is connected | checks that nothing is left |
+//! | a queue of BullMQ | counts | moves what two versions left in different lists | waits until no Node worker is connected; not with job schedulers | checks that nothing is left, no scheduler either |
 //! | a queue of Sidekiq | counts | says which consumers share it | | |
 //! | locks | who holds them | the same | | checks that nobody else holds one |
 //! | a limiter, sessions | checks that every value can be read | the same | | |
@@ -204,7 +204,7 @@ fn record(subject: &str) -> Result<Entity> {
 pub enum Outcome {
     /// It was done.
     Done(StepReport),
-    /// Its check failed; nothing was changed, and it counts as not done.
+    /// Its check failed, and it counts as not done, or as not taken back. Nothing was changed, but that jobs of dead consumers of Sidekiq were given back.
     Blocked(StepReport),
     /// There is no further step, or none to take back.
     Nothing,
@@ -412,6 +412,12 @@ impl Migration {
         }
     }
 
+    /// The steps that others of its kind have and that it has not: a queue of BullMQ is not drained while it has job schedulers.
+    pub fn left_out(&self) -> Vec<&'static str> {
+        let all = self.kind.steps().iter().copied();
+        all.filter(|step| !self.steps.contains(step)).collect()
+    }
+
     /// Does the next step: checks it, changes what it changes, and remembers that it was done.
     ///
     /// # Errors
@@ -496,10 +502,19 @@ impl Migration {
                 .changes
                 .push(format!("{touched} entries have no TTL again")),
             (Kind::Sidekiq, "share") => {
-                let given = self.sidekiq()?.recover().await?;
+                let (sidekiq, queue) = self.sidekiq()?;
+                let given = sidekiq.recover().await?;
                 report.changes.push(format!(
                     "{given} jobs of dead consumers were given back to their queues"
                 ));
+                // A consumer that was killed lives until its lease ends, and has its jobs until then.
+                let left = sidekiq.consumers_of(queue).await?;
+                if left > 0 {
+                    report.blocked = Some(format!(
+                        "{left} Rust consumers of this queue are alive, or were until a moment ago: stop them, and try again when their leases have ended"
+                    ));
+                    return Ok(Outcome::Blocked(report));
+                }
             }
             (Kind::BullMq, "share") => report.found.push(
                 "stop the Rust workers; jobs they leave unfinished are given back by the next stalled check of Node"

@@ -105,6 +105,27 @@ async fn pickles_that_may_be_the_only_copy_are_left_alone() -> anyhow::Result<()
     Ok(())
 }
 
+/// Steps that the plan left out are not done.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_that_are_left_out_are_named() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    for command in [
+        ["HSET", "bull:mail:meta", "version", "bullmq:6.7.0"],
+        ["ZADD", "bull:mail:repeat", "1794784761931", "digest"],
+    ] {
+        server.command(&command).await?;
+    }
+    let url = server.url();
+    let step = || redstart(&["adopt", "step", "bull:mail", "--url", &url, "--yes"]);
+    for _ in ["shadow", "share"] {
+        let output = step();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let told = String::from_utf8(step().stdout)?;
+    assert!(told.contains("drain and switch are left out"), "{told}");
+    Ok(())
+}
+
 /// A step is looked at, refused without a confirmation, done, and taken back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_is_shown_confirmed_done_and_taken_back() -> anyhow::Result<()> {

@@ -14,7 +14,7 @@ use crate::{
     lock::{HeldBy, holder},
     pattern,
     sessions::session_data,
-    sidekiq::Sidekiq,
+    sidekiq::{Sidekiq, parts_of},
     text::printable,
 };
 
@@ -82,12 +82,13 @@ impl Migration {
         parts.ok_or_else(|| Error::invalid("a queue of BullMQ is named with its prefix: bull:mail"))
     }
 
-    pub(super) fn sidekiq(&self) -> Result<Sidekiq> {
-        let (before, _) = self.subject.rsplit_once("queue:").ok_or_else(|| {
+    /// The Sidekiq of the subject, and the name of its queue.
+    pub(super) fn sidekiq(&self) -> Result<(Sidekiq, &str)> {
+        let (namespace, queue) = parts_of(&self.subject).ok_or_else(|| {
             Error::invalid("a queue of Sidekiq is named with its key: queue:default")
         })?;
         let sidekiq = Sidekiq::of_any_version(&self.store);
-        Ok(sidekiq.namespace(before.trim_end_matches(':')))
+        Ok((sidekiq.namespace(namespace.trim_end_matches(':')), queue))
     }
 
     async fn check_bullmq(&self, report: &mut StepReport) -> Result<()> {
@@ -97,6 +98,16 @@ impl Migration {
         if let Some(declared) = &versions.declared {
             let declared = printable(declared);
             report.found.push(format!("declares version {declared}"));
+        }
+        if ["drain", "switch"].contains(&report.step) {
+            let repeat = format!("{}:repeat", self.subject);
+            let schedulers: u64 = self.store.query(cmd("ZCARD").arg(repeat)).await?;
+            if schedulers > 0 {
+                report.blocked = Some(format!(
+                    "the queue has {schedulers} job schedulers, which Node goes on with: move them first"
+                ));
+                return Ok(());
+            }
         }
         match report.step {
             "share" if versions.is_mixed() && versions.paused => {
