@@ -217,3 +217,53 @@ async fn a_handler_that_panics_fails_its_job_and_no_other() -> Result<()> {
     looked?;
     Ok(ran?)
 }
+
+/// Connections are cut again and again while jobs are added and run: none is lost, none is completed twice.
+async fn cuts(side: Side) -> Result<()> {
+    const JOBS: usize = 150;
+    let name = unique_namespace("cuts");
+    let proxy = Proxy::to(&format!("127.0.0.1:{}", side.port)).await?;
+    let through = Store::connect(&format!("{}?timeout=2s", proxy.url())).await?;
+    let (store, queue) = (side.store().await?, BullQueue::new(&through, &name)?);
+    let direct = BullQueue::new(&store, &name)?;
+    for n in 0..JOBS {
+        let _ = direct.add(NewJob::new("plain", &n)?).await?;
+    }
+    let handler = |_: Arc<Taken>| async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok::<_, JobError>(())
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let look = async {
+        let mut done = 0;
+        while done < JOBS {
+            let before = done;
+            // From cut to cut some jobs must end.
+            done = wait_until("jobs to be completed", long(), async || {
+                let done = completed(&store, &direct).await.ok()?.len();
+                (done > before + 4 || done == JOBS).then_some(done)
+            })
+            .await?;
+            proxy.cut().await?;
+        }
+        drop(stop);
+        anyhow::Ok(())
+    };
+    // A job that was taken by a request whose reply was lost comes back by a stalled check.
+    let worker = queue
+        .worker()
+        .concurrency(4)
+        .lease(Duration::from_secs(2))
+        .stalled_every(Duration::from_secs(1))
+        .max_stalled(1000)
+        .build()?;
+    let run = worker.run(handler, async { drop(stopped.await) });
+    let (ran, looked) = tokio::time::timeout(long(), async { tokio::join!(run, look) }).await?;
+    looked?;
+    ran?;
+    let times = completions(&store, &direct).await?;
+    assert_eq!(times.len(), JOBS);
+    assert!(times.values().all(|times| *times == 1), "{times:?}");
+    Ok(())
+}
+on!(cuts: no_job_is_lost_or_completed_twice_when_connections_are_cut);

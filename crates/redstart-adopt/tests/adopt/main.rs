@@ -13,6 +13,7 @@
 //! bullmq_beside.rs    our worker beside Node's: shared limits, leases, what Node reads of finished jobs
 //! bullmq_pauses.rs    versions 5 and 6 pause a queue in a hurry
 //! bullmq_outage.rs    our worker while the store does not answer
+//! bullmq_cluster.rs   a queue on a Cluster
 //! bullmq_parents.rs   parents that run before their children have ended
 //! bullmq_odd.rs       queues with more, or other things, than one expects
 //! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
@@ -28,6 +29,7 @@
 mod bullmq;
 mod bullmq_as_node;
 mod bullmq_beside;
+mod bullmq_cluster;
 mod bullmq_odd;
 mod bullmq_outage;
 mod bullmq_parents;
