@@ -274,9 +274,9 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a pattern that is empty or matches every key.
+    /// [`is_invalid`](Error::is_invalid) for a pattern without a letter or a digit, such as `*` or `*:*`.
     pub fn declared(store: &Store, pattern: &str, what: Declared) -> Result<Self> {
-        if pattern.trim_matches('*').is_empty() {
+        if !pattern.contains(char::is_alphanumeric) {
             return Err(Error::invalid(
                 "the pattern must name some keys, not all of them",
             ));

@@ -21,6 +21,7 @@
 //! inspect.rs     queues through one interface, and the plan
 //! left_alone.rs  keys that no step may touch
 //! migration.rs   the steps of a plan, done and taken back under load
+//! steps_beside.rs  the steps while the library is at work
 //! recognise.rs   every library is named, none misnamed
 //! ```
 
@@ -46,6 +47,7 @@ mod recognise;
 mod served;
 mod sessions;
 mod sidekiq;
+mod steps_beside;
 
 use std::{
     path::{Path, PathBuf},

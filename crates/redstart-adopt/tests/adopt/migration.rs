@@ -478,7 +478,7 @@ async fn a_single_session_is_read() -> Result<()> {
 #[tokio::test]
 async fn what_has_no_steps_is_refused() -> Result<()> {
     let store = Store::connect("memory://").await?;
-    for pattern in ["", "*", "**"] {
+    for pattern in ["", "*", "**", "*:*"] {
         let refused = Migration::declared(&store, pattern, Declared::Cache);
         assert!(refused.unwrap_err().is_invalid(), "{pattern:?}");
     }
