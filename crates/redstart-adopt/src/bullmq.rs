@@ -6,6 +6,9 @@
 //! bullmq/scheduler.rs  job schedulers
 //! bullmq/worker.rs   takes jobs and runs them
 //! bullmq/taken.rs    a job that a worker holds, and its end
+//! bullmq/hold.rs     the lease of a job, and its renewal
+//! bullmq/ending.rs   the end of a job, written through an outage
+//! bullmq/watch.rs    keeps the jobs of a queue that two versions pause and resume
 //! bullmq/*.lua       our own scripts on BullMQ's layout; layout.lua is in front of each
 //! ```
 //!
@@ -18,8 +21,9 @@
 //! - Only the holder of the lock can complete or fail a job: [`Taken::complete`] says if the hold was lost.
 //! - A list is never renamed over another. [`BullQueue::resume`] merges what both versions left.
 //! - While versions 5 and 6 share a paused queue, a running worker and each [`add`](BullQueue::add) move its jobs to the list that
-//!   survives a pause or resume by either version, and warn once. A running worker hears of a job that was added within
-//!   milliseconds; a pause or resume by version 5 in between can still lose it.
+//!   survives a pause or resume by either version, and warn once. A running worker, however busy, hears of a pause and of a job that was added
+//!   within milliseconds (a tenth of a second after a pause on a queue that is never idle); a pause or resume by version 5 in between can still lose it.
+//! - What a handler returned is written when the store is back, if that is before the lease has ended.
 //! - A job of a scheduler with a fixed period (`every`) is followed by its next one in the same step in which it is taken.
 //! - A worker takes no job that it could not end as Node would. Jobs of schedulers with a cron pattern, of repeatable jobs from
 //!   before there were schedulers, and jobs that can be retried with a backoff of the application's own (unless the worker has
@@ -38,10 +42,13 @@
 //! name and options, not a [`Store`]. What a store promises for each call (its deadline, the report of doubt, the embedded engine)
 //! would not hold for calls that do not go through it. This is a judgement from its documentation; it was not benchmarked.
 
+mod ending;
 mod flow;
+mod hold;
 mod job;
 mod scheduler;
 mod taken;
+mod watch;
 mod worker;
 
 use std::{
@@ -84,6 +91,7 @@ static STALLED: Lua = script!("stalled.lua");
 static PAUSE: Lua = script!("pause.lua");
 static SETTLE: Lua = script!("settle.lua");
 static NOTE: Lua = script!("note.lua");
+static REMOVE_CHILDREN: Lua = script!("remove_children.lua");
 static SCHEDULE: Lua = script!("schedule.lua");
 static UNSCHEDULE: Lua = script!("unschedule.lua");
 
@@ -188,6 +196,15 @@ impl BullQueueBuilder {
             has_warned: Arc::default(),
         })
     }
+}
+
+/// What is known after some jobs were moved.
+struct Settled {
+    /// Ids that are still to be moved.
+    left: u64,
+    is_paused: bool,
+    /// The id of the queue's last event.
+    last: String,
 }
 
 /// Which versions have left their traces on a queue.
@@ -387,13 +404,20 @@ impl BullQueue {
     ///
     /// Dropped before it is done, some ids may still have to be moved: call it again.
     pub async fn settle(&self) -> Result<()> {
-        loop {
-            let args: [&(dyn Arg + Sync); 2] = [&self.prefix, &self.major];
-            let left: u64 = SETTLE.run(&self.store, &self.keys, &args).await?;
-            if left == 0 {
-                return Ok(());
-            }
-        }
+        while self.settle_some().await?.left > 0 {}
+        Ok(())
+    }
+
+    async fn settle_some(&self) -> Result<Settled> {
+        let args: [&(dyn Arg + Sync); 2] = [&self.prefix, &self.major];
+        let (left, mixed, paused, last): (u64, u8, u8, String) =
+            SETTLE.run(&self.store, &self.keys, &args).await?;
+        self.warn_if_mixed(mixed > 0);
+        Ok(Settled {
+            left,
+            is_paused: paused > 0,
+            last,
+        })
     }
 
     /// Which versions have left their traces.

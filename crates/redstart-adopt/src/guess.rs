@@ -124,17 +124,22 @@ const OBJECT: &str = "JSON objects";
 
 /// What a value is that programs put into a cache. Numbers and words are not: they are as often counters and flags.
 fn form(glimpse: &Glimpse) -> Option<&'static str> {
-    let Shape::Text { head, .. } = &glimpse.shape else {
+    let Shape::Text { len, head } = &glimpse.shape else {
         return None;
     };
+    form_of(head, *len == head.len() as u64)
+}
+
+/// The same for the first bytes of a value, which may be all of it.
+pub(crate) fn form_of(head: &[u8], is_whole: bool) -> Option<&'static str> {
     // What is cut off cannot be parsed.
-    let json = |head: &[u8]| match glimpse.text() {
-        Some(whole) => serde_json::from_slice::<Value>(whole).is_ok(),
-        None => !head.is_empty(),
+    let json = match is_whole {
+        true => serde_json::from_slice::<Value>(head).is_ok(),
+        false => !head.is_empty(),
     };
     match head.trim_ascii_start() {
-        [b'{', ..] if json(head) => Some(OBJECT),
-        [b'[', ..] if json(head) => Some("JSON arrays"),
+        [b'{', ..] if json => Some(OBJECT),
+        [b'[', ..] if json => Some("JSON arrays"),
         [b'<', ..] => Some("HTML or XML"),
         [0x80, 2..=5, ..] => Some("pickles"),
         [0x04, 0x08, ..] => Some("marshalled Ruby objects"),

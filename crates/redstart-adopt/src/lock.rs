@@ -135,7 +135,7 @@ fn read(kind: &str, value: &[u8], age: Option<Duration>) -> Blocker {
     };
     let (by, host) = match (kind, text) {
         ("hash", _) => (HeldBy::Redisson, None),
-        ("string", text) if text.starts_with("rs-") => {
+        ("string", text) if is_ours(text) => {
             let label = text.trim_end_matches('+').split_once(':');
             (HeldBy::Redstart, label.map(|(_, label)| label.to_owned()))
         }
@@ -190,6 +190,20 @@ impl fmt::Display for Blocker {
     }
 }
 
+/// Whether a text has the form of our tokens: others may begin theirs with `rs-` too.
+fn is_ours(text: &str) -> bool {
+    let Some((digits, rest)) = text
+        .strip_prefix("rs-")
+        .and_then(|text| text.split_at_checked(32))
+    else {
+        return false;
+    };
+    let hex = digits
+        .bytes()
+        .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    hex && (rest.is_empty() || rest == "+" || rest.starts_with(':'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +219,12 @@ mod tests {
         assert_eq!(by("1794784761"), HeldBy::TimeStamp);
         assert_eq!(by("1"), HeldBy::Unknown);
         assert_eq!(by("worker-3"), HeldBy::Unknown);
+        // Others may begin as ours do.
+        assert_eq!(by("rs-web-3"), HeldBy::Unknown);
+        for ours in ["", "+", ":web-3", ":web-3+"] {
+            let token = format!("rs-0123456789abcdef0123456789abcdef{ours}");
+            assert_eq!(by(&token), HeldBy::Redstart, "{token}");
+        }
         assert_eq!(read("hash", b"", None).by, HeldBy::Redisson);
     }
 

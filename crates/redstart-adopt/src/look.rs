@@ -26,6 +26,21 @@ const SHORT: u64 = 512;
 const ELEMENT: u64 = 16 * 1024;
 /// Hashes up to this many fields show all of them.
 const FIELDS: u64 = 64;
+/// The names of a hash's fields are read where they are not longer than this altogether.
+const NAMES: u64 = 64 * 1024;
+/// Fields of libraries that can be large. What they hold is not counted against the names.
+const LARGE: [&str; 10] = [
+    "data",
+    "opts",
+    "returnvalue",
+    "stacktrace",
+    "failedReason",
+    "msg",
+    "result",
+    "exc_info",
+    "payload",
+    "description",
+];
 /// The commands sent in one pipeline.
 const BATCH: usize = 256;
 
@@ -38,6 +53,8 @@ pub(crate) struct Look<'a> {
     known: BTreeMap<Vec<u8>, Glimpse>,
     /// The names of the sampled keys.
     pub(crate) keys: Vec<Vec<u8>>,
+    /// Whether these are all keys that match.
+    pub(crate) is_complete: bool,
     /// The digests of known scripts that the server has.
     pub(crate) scripts: BTreeSet<&'static str>,
     /// The server's time since the Unix epoch.
@@ -51,15 +68,19 @@ impl<'a> Look<'a> {
         scripts: &[&'static str],
     ) -> Result<Self> {
         let now = source.now().await?;
-        let keys = source.names(&budget.matching, budget.keys).await?;
+        let ends = Instant::now() + budget.time;
+        // Half of the time is for looking closer.
+        let sample = source.sample(&budget.matching, budget.keys, budget.time / 2);
+        let (keys, is_complete) = sample.await?;
         let known = source.scripts(scripts).await?;
         let has = scripts.iter().zip(known).filter(|(_, known)| *known);
         let look = Self {
             source,
             left: budget.looks,
-            ends: Instant::now() + budget.time,
+            ends,
             known: BTreeMap::new(),
             keys,
+            is_complete,
             scripts: has.map(|(digest, _)| *digest).collect(),
             now,
         };
@@ -206,11 +227,15 @@ async fn measure(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Re
 
 /// What each contains.
 async fn show(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Result<()> {
-    // The mean size of the elements decides whether one of them is read.
+    // The mean size of the elements decides whether one of them is read, and the size of a hash without its large values whether its names are.
     let has_elements = |shape: &Shape| {
         matches!(
             shape,
-            Shape::List { .. } | Shape::Set { .. } | Shape::Sorted { .. } | Shape::Stream { .. }
+            Shape::Hash { .. }
+                | Shape::List { .. }
+                | Shape::Set { .. }
+                | Shape::Sorted { .. }
+                | Shape::Stream { .. }
         )
     };
     let questions = found
@@ -219,24 +244,49 @@ async fn show(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Resul
         .map(|(_, glimpse)| {
             let mut usage = cmd("MEMORY");
             usage.arg("USAGE").arg(&glimpse.key);
+            // Of a small hash every field counts.
+            if matches!(glimpse.shape, Shape::Hash { len, .. } if len <= FIELDS) {
+                usage.arg("SAMPLES").arg(0);
+            }
             usage
         });
     let mut sizes = ask(source, questions.collect()).await?.into_iter();
     let mut small = Vec::with_capacity(found.len());
-    for (_, glimpse) in found.iter() {
-        small.push(
-            has_elements(&glimpse.shape)
-                && read::<u64>(sizes.next().flatten())
-                    .is_some_and(|bytes| bytes / glimpse.len().max(1) <= ELEMENT),
-        );
+    let mut large = Vec::new();
+    for (at, (_, glimpse)) in found.iter().enumerate() {
+        if !has_elements(&glimpse.shape) {
+            small.push(false);
+            continue;
+        }
+        let bytes = read::<u64>(sizes.next().flatten());
+        small.push(match (&glimpse.shape, bytes) {
+            (Shape::Hash { len, .. }, Some(bytes)) if *len <= FIELDS && bytes > NAMES => {
+                large.push((at, bytes));
+                false
+            }
+            (Shape::Hash { len, .. }, Some(_)) if *len <= FIELDS => true,
+            (_, Some(bytes)) => bytes / glimpse.len().max(1) <= ELEMENT,
+            (_, None) => false,
+        });
+    }
+    let questions = large.iter().flat_map(|(at, _)| {
+        let key = &found[*at].1.key;
+        LARGE.map(|field| on("HSTRLEN", key).arg(field).take())
+    });
+    let lengths = ask(source, questions.collect()).await?;
+    for ((at, bytes), lengths) in large.iter().zip(lengths.chunks(LARGE.len())) {
+        let known = lengths.iter().cloned().filter_map(read::<u64>);
+        // An allocation may be an eighth larger than what is in it.
+        let known = known.fold(0, |sum: u64, len| sum.saturating_add(len + len / 8));
+        small[*at] = known.saturating_add(NAMES) >= *bytes;
     }
     let mut questions = Vec::new();
     for ((_, glimpse), small) in found.iter().zip(&small) {
         let key = &glimpse.key;
         let question = match &glimpse.shape {
             Shape::Text { .. } => on("GETRANGE", key).arg(0).arg(HEAD - 1).take(),
-            Shape::Hash { len, .. } if *len <= FIELDS => on("HKEYS", key),
-            Shape::Hash { .. } => on("HRANDFIELD", key).arg(16).take(),
+            Shape::Hash { len, .. } if *small && *len <= FIELDS => on("HKEYS", key),
+            Shape::Hash { .. } if *small => on("HRANDFIELD", key).arg(16).take(),
             Shape::List { .. } if *small => on("LRANGE", key).arg(0).arg(0).take(),
             Shape::Set { .. } if *small => on("SRANDMEMBER", key).arg(8).take(),
             Shape::Sorted { .. } if *small => {
@@ -256,7 +306,7 @@ async fn show(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Resul
     for (((_, glimpse), small), reply) in found.iter_mut().zip(small).zip(replies) {
         match &mut glimpse.shape {
             Shape::Text { head, .. } => *head = read(reply).unwrap_or_default(),
-            Shape::Hash { fields, .. } => {
+            Shape::Hash { fields, .. } if small => {
                 let names: Vec<Vec<u8>> = read(reply).unwrap_or_default();
                 *fields = names.into_iter().map(|name| (name, None)).collect();
             }

@@ -5,16 +5,20 @@
 //!
 //! | what | shadow | share | drain | switch |
 //! |---|---|---|---|---|
-//! | a queue of BullMQ | counts | moves what two versions left in different lists | waits until no Node worker is connected | checks that nothing is left |
+//! | a queue of BullMQ | counts | moves what two versions left in different lists | waits until no Node worker is connected; not with job schedulers | checks that nothing is left, no scheduler either |
 //! | a queue of Sidekiq | counts | says which consumers share it | | |
 //! | locks | who holds them | the same | | checks that nobody else holds one |
 //! | a limiter, sessions | checks that every value can be read | the same | | |
-//! | a cache | counts entries without a TTL | gives them one, and remembers which ends when | | |
+//! | a cache | counts entries without a TTL | gives them one, and remembers which ends when; only if a person said that it is a cache | | |
 //!
 //! # Limits
 //!
 //! A check looks at all keys of the subject that exist while it runs. What is written after it, such as a lock that an old client takes a moment later, it
 //! cannot know.
+//!
+//! A cache's entries are strings whose names have the pattern, in which `*` stands for one part of a name and does not reach beyond the next colon (all that is
+//! below the prefix of a cache of Django), whose values have the same form as most of them, and that no other library owns. What was left out is counted in the report:
+//! numbers, which may be counters, are never given a TTL.
 //!
 //! `back` takes the TTL away from entries that still have the one they were given. An entry that was stored again since has the TTL that its program
 //! wants, and keeps it.
@@ -28,7 +32,7 @@
 //!
 //! | key | type | |
 //! |---|---|---|
-//! | `redstart:adopt:{<subject>}` | hash | what the subject is, its steps, and those that were done |
+//! | `redstart:adopt:{<subject>}` | hash | what the subject is, whether a person said so, its steps, and those that were done |
 //! | `redstart:adopt:{<subject>}:touched` | hash | the entries of a cache that were given a TTL, and the time in ms at which each ends |
 //!
 //! Neither has a TTL: a migration may take months. Taking the first step back removes them.
@@ -149,6 +153,8 @@ pub struct Migration {
     ttl: Duration,
     wait: Duration,
     expected: Option<String>,
+    /// Whether a person said what the subject is.
+    is_declared: bool,
 }
 
 /// How far a step is.
@@ -198,7 +204,7 @@ fn record(subject: &str) -> Result<Entity> {
 pub enum Outcome {
     /// It was done.
     Done(StepReport),
-    /// Its check failed; nothing was changed, and it counts as not done.
+    /// Its check failed, and it counts as not done, or as not taken back. Nothing was changed, but that jobs of dead consumers of Sidekiq were given back.
     Blocked(StepReport),
     /// There is no further step, or none to take back.
     Nothing,
@@ -241,8 +247,8 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) where the advice is to stay, since there are no steps, and for what was only guessed: a person says
-    /// what it is by [`declared`](Self::declared).
+    /// [`is_invalid`](Error::is_invalid) where the advice is to stay, since there are no steps, and for what was only guessed or is not sure to be a
+    /// cache: a person says what it is by [`declared`](Self::declared).
     pub fn of(store: &Store, item: &PlanItem) -> Result<Self> {
         let Some(library) = item.library else {
             return Err(Error::invalid(format!(
@@ -250,6 +256,12 @@ impl Migration {
                 item.subject
             )));
         };
+        if let Some(what) = item.declare {
+            return Err(Error::invalid(format!(
+                "it is not sure that {} is a {what} of {library}: say what it is",
+                item.subject
+            )));
+        }
         let kind = Kind::of(library).filter(|_| !item.steps.is_empty());
         let kind = kind.ok_or_else(|| {
             Error::invalid(format!("there are no steps for {library}: stay with it"))
@@ -262,9 +274,9 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a pattern that is empty or matches every key.
+    /// [`is_invalid`](Error::is_invalid) for a pattern without a letter or a digit, such as `*` or `*:*`.
     pub fn declared(store: &Store, pattern: &str, what: Declared) -> Result<Self> {
-        if pattern.trim_matches('*').is_empty() {
+        if !pattern.contains(char::is_alphanumeric) {
             return Err(Error::invalid(
                 "the pattern must name some keys, not all of them",
             ));
@@ -273,7 +285,11 @@ impl Migration {
             Declared::Cache => Kind::Cache,
             Declared::Locks => Kind::Locks,
         };
-        Self::new(store, pattern, kind, kind.steps().to_vec())
+        let migration = Self::new(store, pattern, kind, kind.steps().to_vec())?;
+        Ok(Self {
+            is_declared: true,
+            ..migration
+        })
     }
 
     /// For a subject of which a step was done before, as it was then; `None` if no step was done. Its keys need not be there: locks that are free and queues
@@ -286,10 +302,10 @@ impl Migration {
         let record = record(subject)?;
         let get = cmd("HMGET")
             .arg(record.key())
-            .arg("kind")
-            .arg("plan")
+            .arg(&["kind", "plan", "declared"])
             .take();
-        let (kind, plan): (Option<String>, Option<String>) = store.query(&get).await?;
+        let (kind, plan, declared): (Option<String>, Option<String>, Option<String>) =
+            store.query(&get).await?;
         let kind = Kind::ALL
             .into_iter()
             .find(|known| kind.as_deref() == Some(known.name()));
@@ -297,7 +313,11 @@ impl Migration {
         let plan = plan.unwrap_or_default();
         let steps = kind.steps().iter().copied();
         let steps = steps.filter(|step| plan.split(',').any(|planned| planned == *step));
-        Ok(Some(Self::new(store, subject, kind, steps.collect())?))
+        let migration = Self::new(store, subject, kind, steps.collect())?;
+        Ok(Some(Self {
+            is_declared: declared.is_some(),
+            ..migration
+        }))
     }
 
     fn new(store: &Store, subject: &str, kind: Kind, steps: Vec<&'static str>) -> Result<Self> {
@@ -310,6 +330,7 @@ impl Migration {
             ttl: Duration::from_secs(3600),
             wait: Duration::from_secs(60),
             expected: None,
+            is_declared: false,
         })
     }
 
@@ -381,13 +402,20 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// As [`done`](Self::done).
+    /// As [`done`](Self::done), and [`is_invalid`](Error::is_invalid) if the step would give a TTL to entries of which nobody has
+    /// [said](Self::declared) that they are a cache.
     pub async fn next(&self) -> Result<Option<StepReport>> {
         let done = self.done().await?.len();
         match self.steps.get(done) {
             Some(step) => Ok(Some(self.check(step).await?)),
             None => Ok(None),
         }
+    }
+
+    /// The steps that others of its kind have and that it has not: a queue of BullMQ is not drained while it has job schedulers.
+    pub fn left_out(&self) -> Vec<&'static str> {
+        let all = self.kind.steps().iter().copied();
+        all.filter(|step| !self.steps.contains(step)).collect()
     }
 
     /// Does the next step: checks it, changes what it changes, and remembers that it was done.
@@ -474,10 +502,19 @@ impl Migration {
                 .changes
                 .push(format!("{touched} entries have no TTL again")),
             (Kind::Sidekiq, "share") => {
-                let given = self.sidekiq()?.recover().await?;
+                let (sidekiq, queue) = self.sidekiq()?;
+                let given = sidekiq.recover().await?;
                 report.changes.push(format!(
                     "{given} jobs of dead consumers were given back to their queues"
                 ));
+                // A consumer that was killed lives until its lease ends, and has its jobs until then.
+                let left = sidekiq.consumers_of(queue).await?;
+                if left > 0 {
+                    report.blocked = Some(format!(
+                        "{left} Rust consumers of this queue are alive, or were until a moment ago: stop them, and try again when their leases have ended"
+                    ));
+                    return Ok(Outcome::Blocked(report));
+                }
             }
             (Kind::BullMq, "share") => report.found.push(
                 "stop the Rust workers; jobs they leave unfinished are given back by the next stalled check of Node"
@@ -492,7 +529,8 @@ impl Migration {
     /// Remembers what is done now, if nobody else has since `before`.
     async fn remember(&self, before: &str, done: &[&str]) -> Result<()> {
         let (key, done, plan) = (self.record.key(), done.join(","), self.steps.join(","));
-        let args: [&(dyn Arg + Sync); 4] = [&before, &done, &self.kind.name(), &plan];
+        let declared = u8::from(self.is_declared);
+        let args: [&(dyn Arg + Sync); 5] = [&before, &done, &self.kind.name(), &plan, &declared];
         let is_remembered: bool = REMEMBER.run(&self.store, &[key.to_string()], &args).await?;
         match is_remembered {
             true => Ok(()),

@@ -32,7 +32,7 @@ pub struct Group {
 const EXAMPLES: usize = 8;
 
 /// As many names in one place of a key are taken for names of entities.
-const MANY: usize = 8;
+pub(crate) const MANY: usize = 8;
 
 /// The pattern of one key: numbers, UUIDs, hashes, dates, addresses and random tokens become `*`.
 pub fn of(key: &[u8]) -> String {
@@ -155,6 +155,55 @@ pub fn matches(pattern: &[u8], key: &[u8]) -> bool {
         }
     }
     pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+/// Whether a key has a pattern, in which `*` stands for a part of a name, up to the next separator.
+pub(crate) fn matches_parts(pattern: &[u8], key: &[u8]) -> bool {
+    let parts = |text: &[u8]| -> Vec<Vec<u8>> {
+        let ends = text.split_inclusive(|byte| is_separator(char::from(*byte)));
+        ends.map(<[u8]>::to_vec).collect()
+    };
+    let (pattern, key) = (parts(pattern), parts(key));
+    let separator = |part: &[u8]| {
+        part.last()
+            .copied()
+            .filter(|b| is_separator(char::from(*b)))
+    };
+    pattern.len() == key.len()
+        && pattern.iter().zip(&key).all(|(pattern, key)| {
+            separator(pattern) == separator(key) && literal_matches(pattern, key)
+        })
+}
+
+/// As [`matches`], with nothing but `*` as a wildcard.
+fn literal_matches(pattern: &[u8], key: &[u8]) -> bool {
+    let mut pieces = pattern.split(|byte| *byte == b'*');
+    let first = pieces.next().unwrap_or_default();
+    let Some(mut rest) = key.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = pieces.next_back() else {
+        return rest.is_empty();
+    };
+    for piece in pieces {
+        let found =
+            (0..=rest.len().saturating_sub(piece.len())).find(|at| rest[*at..].starts_with(piece));
+        let Some(at) = found else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// The glob of SCAN for a pattern, in which nothing but `*` is a wildcard.
+pub(crate) fn glob(pattern: &str) -> String {
+    let mut glob = String::with_capacity(pattern.len());
+    for c in pattern.chars() {
+        if matches!(c, '[' | ']' | '?' | '\\' | '^') {
+            glob.push('\\');
+        }
+        glob.push(c);
+    }
+    glob
 }
 
 fn is_separator(c: char) -> bool {
@@ -301,6 +350,28 @@ mod tests {
         assert_eq!(group(few.iter().map(String::as_bytes)).len(), 5);
     }
 
+    #[test]
+    fn a_star_that_stands_for_a_part_does_not_reach_the_next() {
+        for (pattern, key, expected) in [
+            ("product:*", "product:7", true),
+            ("product:*", "product:7:token", false),
+            ("product:*", "product:", false),
+            ("product:*:x", "product:7:x", true),
+            ("a-*-b:*", "a-1-b:2", true),
+            ("a-*-b:*", "a-1-c:2", false),
+            ("*a*", "bab", true),
+            ("a?:*", "ab:1", false),
+            ("a?:*", "a?:1", true),
+            ("a[b]:*", "a[b]:1", true),
+            ("a[b]:*", "ab:1", false),
+            ("x/*", "x:1", false),
+        ] {
+            let found = matches_parts(pattern.as_bytes(), key.as_bytes());
+            assert_eq!(found, expected, "{pattern} {key}");
+        }
+        assert_eq!(glob(r"a[b]?\:*"), r"a\[b\]\?\\:*");
+    }
+
     /// A name without digits.
     fn name(n: u8) -> String {
         format!("{}{}", char::from(b'a' + n), "nna")
@@ -310,6 +381,11 @@ mod tests {
         #[test]
         fn a_key_matches_its_own_pattern(key in "[a-z0-9:._{}@-]{0,60}") {
             prop_assert!(matches(of(key.as_bytes()).as_bytes(), key.as_bytes()), "{}", of(key.as_bytes()));
+        }
+
+        #[test]
+        fn a_key_matches_its_own_pattern_part_by_part(key in "[a-z0-9:._{}@-]{0,60}") {
+            prop_assert!(matches_parts(of(key.as_bytes()).as_bytes(), key.as_bytes()), "{}", of(key.as_bytes()));
         }
 
         #[test]

@@ -39,7 +39,7 @@ pub struct PlanItem {
     pub found: &'static str,
     /// The library; `None` for what was made by hand, as far as one can see.
     pub library: Option<Library>,
-    /// What a person must say that the keys are before a step is carried out, since no library was recognised: `cache` or `lock`.
+    /// What a person must say that the keys are before a step is carried out, since no library was recognised, or not for sure: `cache` or `lock`.
     pub declare: Option<&'static str>,
     /// Its version, as far as it is known.
     pub version: Option<String>,
@@ -112,7 +112,9 @@ impl PlanItem {
                 Purpose::Toolkit => "patterns",
             },
             library: Some(found.library),
-            declare: None,
+            // What is taken for a cache and is none may be the only copy of the data.
+            declare: (found.library.purpose() == Purpose::Cache && found.confidence <= 0.7)
+                .then_some("cache"),
             version: found.version.clone(),
             confidence: found.confidence,
             subject: found.subject.clone(),

@@ -27,12 +27,12 @@ use crate::{
 /// # Limits
 ///
 /// A library that keeps few keys among millions can be missed: raise [`Budget::keys`], or name its keys by
-/// [`Budget::matching`]. Locks and counters have little shape of their own: their confidence stays at 0.7 or below unless the server
+/// [`Budget::matching`], which are then looked for during half of [`Budget::time`]; [`Recognition::complete`] tells whether that was enough. Locks and counters have little shape of their own: their confidence stays at 0.7 or below unless the server
 /// has the library's script and the keys have a name that goes with it. A script alone does not say which keys it was for.
 ///
 /// # Round trips
 ///
-/// One per 500 sampled keys of a node, and about six per 256 keys that are looked at closer.
+/// One per 500 sampled keys of a node (with a pattern, per 1,000 keys that the node has), and about six per 256 keys that are looked at closer.
 ///
 /// # Errors
 ///
@@ -93,6 +93,6 @@ pub async fn recognise_from(source: &mut dyn Source, budget: &Budget) -> Result<
     let unowned = keys.filter(|key| recognition.owner(key).is_none());
     recognition.unowned = pattern::group(unowned);
     recognition.guessed = guess::all(&look, &recognition.unowned);
-    recognition.complete = recognition.sampled < budget.keys && budget.matching == "*";
+    recognition.complete = look.is_complete;
     Ok(recognition)
 }

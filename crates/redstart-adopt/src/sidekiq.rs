@@ -29,6 +29,9 @@ mod recover;
 pub use consumer::{SidekiqConsumer, SidekiqConsumerBuilder};
 pub use job::{JobFailure, SidekiqJob};
 
+/// As seconds it would be in the year 5138, as milliseconds it is 1973.
+const FIRST_MILLIS: f64 = 1e11;
+
 /// How a version of Sidekiq writes times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -185,8 +188,6 @@ impl Sidekiq {
 
     /// A time as this version writes it, or as a job was written that was created at this time.
     fn stamp(&self, at: Duration, created: Option<f64>) -> Value {
-        /// As seconds it would be in the year 5138, as milliseconds it is 1973.
-        const FIRST_MILLIS: f64 = 1e11;
         let of_job = match created {
             Some(created) if created >= FIRST_MILLIS => Times::Millis,
             _ => Times::Seconds,
@@ -195,6 +196,15 @@ impl Sidekiq {
             Times::Seconds => json!(at.as_secs_f64()),
             Times::Millis => json!(at.as_millis() as u64),
         }
+    }
+}
+
+/// What stands before `queue:` in the key of a queue, with its colon, where redis-namespace is used, and the name of the queue.
+pub(crate) fn parts_of(key: &str) -> Option<(&str, &str)> {
+    const QUEUE: &str = "queue:";
+    match key.rfind(":queue:") {
+        Some(at) => Some((&key[..=at], &key[at + 1 + QUEUE.len()..])),
+        None => Some(("", key.strip_prefix(QUEUE)?)),
     }
 }
 
@@ -208,4 +218,20 @@ fn check_queue(queue: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_queue_tells_its_namespace_and_its_name() {
+        assert_eq!(parts_of("queue:default"), Some(("", "default")));
+        assert_eq!(parts_of("app:queue:default"), Some(("app:", "default")));
+        let odd = parts_of("jobqueue:queue:default");
+        assert_eq!(odd, Some(("jobqueue:", "default")));
+        assert_eq!(parts_of("queue:mail:queue"), Some(("", "mail:queue")));
+        assert_eq!(parts_of("a:b:queue:c"), Some(("a:b:", "c")));
+        assert_eq!(parts_of("jobqueue:default"), None);
+    }
 }

@@ -21,6 +21,22 @@ pub trait Source: Send {
     /// Names of keys that match a glob pattern: a sample, at most this many on each node.
     fn names<'a>(&'a mut self, matching: &'a str, at_most: usize) -> Answer<'a, Vec<Vec<u8>>>;
 
+    /// As [`names`](Self::names), for at most this long, with whether these are all keys that match. A source that cannot tell takes a short answer for all of them,
+    /// if the pattern matches every key.
+    fn sample<'a>(
+        &'a mut self,
+        matching: &'a str,
+        at_most: usize,
+        time: Duration,
+    ) -> Answer<'a, (Vec<Vec<u8>>, bool)> {
+        let _ = time;
+        Box::pin(async move {
+            let names = self.names(matching, at_most).await?;
+            let complete = names.len() < at_most && matching == "*";
+            Ok((names, complete))
+        })
+    }
+
     /// Which of these scripts the server has cached, in their order. A server that does not say knows none of them.
     fn scripts<'a>(&'a mut self, digests: &'a [&'static str]) -> Answer<'a, Vec<bool>>;
 
@@ -40,7 +56,19 @@ impl Source for &Store {
     }
 
     fn names<'a>(&'a mut self, matching: &'a str, at_most: usize) -> Answer<'a, Vec<Vec<u8>>> {
-        Box::pin(async move { Ok(self.sample(matching, at_most).await?) })
+        Box::pin(async move { Ok(Store::sample(self, matching, at_most).await?) })
+    }
+
+    fn sample<'a>(
+        &'a mut self,
+        matching: &'a str,
+        at_most: usize,
+        time: Duration,
+    ) -> Answer<'a, (Vec<Vec<u8>>, bool)> {
+        Box::pin(async move {
+            let sample = self.sample_for(matching, at_most, time).await?;
+            Ok((sample.keys, sample.complete))
+        })
     }
 
     fn scripts<'a>(&'a mut self, digests: &'a [&'static str]) -> Answer<'a, Vec<bool>> {

@@ -151,7 +151,7 @@ impl Walk {
 
     fn undeclared(&self, what: &str) -> Failure {
         Failure::Usage(format!(
-            "no library was recognised in {}; if you know that it is one, say --as {what}",
+            "no library was recognised in {} for sure; if you know that it is a {what}, say --as {what}",
             printable(&self.subject)
         ))
     }
@@ -192,7 +192,17 @@ impl Walk {
     async fn step(&self) -> Result<(), Failure> {
         let migration = self.migration(Way::On).await?;
         let Some(next) = migration.next().await? else {
-            return self.nothing("all steps are done");
+            let why = match migration.left_out()[..] {
+                [] => "all steps are done".to_owned(),
+                ref left => format!(
+                    "all steps of the plan are done; {} left out while the queue has job schedulers: move them, and run this again",
+                    match left {
+                        [one] => format!("{one} is"),
+                        more => format!("{} are", more.join(" and ")),
+                    }
+                ),
+            };
+            return self.nothing(&why);
         };
         if !self.look.json {
             show(&next, "");

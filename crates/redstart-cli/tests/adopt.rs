@@ -74,6 +74,58 @@ async fn list_and_plan_name_a_queue_and_its_steps() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Pickles that an application keeps by itself, named as Django names its entries, may be the only copy.
+#[tokio::test(flavor = "multi_thread")]
+async fn pickles_that_may_be_the_only_copy_are_left_alone() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(server.url().as_ref()).await?;
+    let keys = [
+        "tenant:1:config",
+        "tenant:1:rates",
+        "tenant:2:config",
+        "tenant:2:rates",
+    ];
+    for key in keys {
+        let pickle = b"\x80\x04N.".as_slice();
+        store
+            .query::<()>(redis::cmd("SET").arg(key).arg(pickle))
+            .await?;
+    }
+    let url = server.url();
+    for _ in ["shadow", "share"] {
+        let step = redstart(&["adopt", "step", "tenant:1:*", "--url", &url, "--yes"]);
+        assert_eq!(step.status.code(), Some(2), "{step:?}");
+        let told = String::from_utf8_lossy(&step.stderr).into_owned();
+        assert!(told.contains("--as cache"), "{told}");
+    }
+    for key in keys {
+        let left: i64 = store.query(redis::cmd("PTTL").arg(key)).await?;
+        assert_eq!(left, -1, "{key}");
+    }
+    Ok(())
+}
+
+/// Steps that the plan left out are not done.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_that_are_left_out_are_named() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    for command in [
+        ["HSET", "bull:mail:meta", "version", "bullmq:6.7.0"],
+        ["ZADD", "bull:mail:repeat", "1794784761931", "digest"],
+    ] {
+        server.command(&command).await?;
+    }
+    let url = server.url();
+    let step = || redstart(&["adopt", "step", "bull:mail", "--url", &url, "--yes"]);
+    for _ in ["shadow", "share"] {
+        let output = step();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let told = String::from_utf8(step().stdout)?;
+    assert!(told.contains("drain and switch are left out"), "{told}");
+    Ok(())
+}
+
 /// A step is looked at, refused without a confirmation, done, and taken back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_is_shown_confirmed_done_and_taken_back() -> anyhow::Result<()> {

@@ -155,8 +155,8 @@ pub use capability::{Capabilities, Optional, ServerKind};
 pub(crate) use clock::Clock;
 pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider, RotatingCredentials};
 pub use dedicated::Dedicated;
-pub use handle::Health;
 pub(crate) use handle::Store;
+pub use handle::{Health, Sample};
 pub use handover::{Handover, HandoverBuilder, HandoverReport, HandoverStep};
 #[cfg(feature = "engine")]
 pub use mirror::MirrorStatus;

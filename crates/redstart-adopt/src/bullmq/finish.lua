@@ -1,11 +1,15 @@
 -- Ends a job for good.
 -- ARGV[3] id  [4] token  [5] completed or failed  [6] the value as JSON, or the reason  [7] stack as JSON or ''
 --   [8] jobs to keep, -1 = all, 0 = none  [9] seconds to keep, 0 = for ever  [10] attempts that the job had
--- Returns 0, -1 no such job, -2 not locked, -3 not active, -4 has unfinished children, -6 locked by another.
+-- Returns 0, -1 no such job, -2 not locked, -3 not active, -4 has unfinished children, -6 locked by another, -9 has
+--   failed children.
 local id, key = ARGV[3], prefix .. ARGV[3]
 local failed = ARGV[5] == 'failed'
 if call('EXISTS', key) == 0 then return -1 end
-if not failed and call('SCARD', key .. ':dependencies') ~= 0 then return -4 end
+if not failed then
+  if call('SCARD', key .. ':dependencies') ~= 0 then return -4 end
+  if call('ZCARD', key .. ':unsuccessful') ~= 0 then return -9 end
+end
 local held = unlock(id, ARGV[4])
 if held < 0 then return held end
 if call('LREM', KEYS[2], -1, id) < 1 then return -3 end
@@ -23,7 +27,7 @@ if known[3] then
     local number = whole(call('INCR', KEYS[5]))
     local next_id = last[8] or number
     if call('EXISTS', prefix .. next_id) == 1 then next_id = number end
-    local options, fields = cjson.decode(last[3]), {}
+    local options, fields = object_in(last[3]) or {}, {}
     local rules = rules_of(options.de)
     local ttl = tonumber(given(rules.ttl)) or 0
     if not given(rules.keepLastIfActive) and ttl >= 1 then
@@ -42,9 +46,10 @@ if known[3] then
   end
 end
 
-if known[1] and known[1] ~= '' then
+local base, parent_id, parent
+if known[1] and known[1] ~= '' then base, parent_id, parent = parent_of(known[1], known[2]) end
+if base then
   local parent_key, children = known[1], known[1] .. ':dependencies'
-  local base, parent_id, parent = parent_of(parent_key, known[2])
   if not failed then
     if call('SREM', children, key) == 1 then
       call('HSET', parent_key .. ':processed', key, ARGV[6])
@@ -53,7 +58,14 @@ if known[1] and known[1] ~= '' then
   elseif given(parent.fpof) then
     if call('SREM', children, key) == 1 then
       call('ZADD', parent_key .. ':unsuccessful', whole(at), key)
-      if call('EXISTS', parent_key) == 1 then call('HSET', parent_key, 'defa', 'child ' .. key .. ' failed') end
+      if call('EXISTS', parent_key) == 1 and not call('ZSCORE', base .. ':failed', parent_id) then
+        call('HSET', parent_key, 'defa', 'child ' .. key .. ' failed')
+        -- A parent that was to wait for its time fails now.
+        if call('ZREM', base .. ':delayed', parent_id) == 1 then
+          call('HSET', parent_key, 'delay', 0)
+          call('ZADD', base .. ':waiting-children', whole(at), parent_id)
+        end
+      end
       release_parent(base, parent_id, at)
     end
   elseif given(parent.cpof) or given(parent.idof) or given(parent.rdof) then
@@ -64,7 +76,7 @@ if known[1] and known[1] ~= '' then
   end
 end
 
-local attempts = call('HINCRBY', key, 'atm', 1)
+local attempts = count_up(key, 'atm')
 local field = failed and 'failedReason' or 'returnvalue'
 local set, keep = failed and KEYS[10] or KEYS[9], tonumber(ARGV[8])
 if keep == 0 then

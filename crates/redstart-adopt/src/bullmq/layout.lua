@@ -26,12 +26,12 @@ local function now()
 end
 
 local function event(q, ...)
-  local most = call('HGET', q.meta, 'opts.maxLenEvents')
-  if not most then
+  local most = tonumber(call('HGET', q.meta, 'opts.maxLenEvents') or '')
+  if not most or most < 0 then
     most = 10000
     call('HSET', q.meta, 'opts.maxLenEvents', most)
   end
-  call('XADD', q.events, 'MAXLEN', '~', most, '*', 'event', ...)
+  call('XADD', q.events, 'MAXLEN', '~', whole(most), '*', 'event', ...)
 end
 
 -- The major version that the queue declares. Only `bullmq:<version>` counts: other families have numbers of their own, and
@@ -46,6 +46,26 @@ end
 local function given(value)
   if value == cjson.null then return nil end
   return value
+end
+
+-- A whole number in a field of a job; 0 if there is anything else. Whoever wrote it, a script must not fail half-way.
+local function number_in(key, field)
+  local number = tonumber(call('HGET', key, field) or '') or 0
+  if number >= 0 and number <= 9007199254740991 then return math.floor(number) end
+  return 0
+end
+
+-- Adds 1 to such a number.
+local function count_up(key, field)
+  local number = number_in(key, field) + 1
+  call('HSET', key, field, whole(number))
+  return number
+end
+
+-- An object out of JSON that others wrote; nil if it is anything else.
+local function object_in(json)
+  local readable, value = pcall(cjson.decode, json or '')
+  if readable and type(value) == 'table' then return value end
 end
 
 -- A part of options that has parts itself; empty if it is anything else.
@@ -78,14 +98,16 @@ local mixed = 0
 -- Keeps jobs that the next pause or resume by version 5 would lose: it renames one of the two lists over the other. Only a mix of
 -- versions fills both of them while the queue is paused, or leaves ids in `paused` while it is not. At most 1,000 ids are moved, in
 -- the order in which workers take them, to the list that survives: version 5 renames it only over an absent one, and version 6 merges.
+-- Returns whether there were any.
 local function settle(q)
   local from, to = q.wait, q.paused
   if not is_paused(q) then from, to = to, from end
-  if call('EXISTS', q.paused) == 0 or call('EXISTS', from) == 0 then return end
+  if call('EXISTS', q.paused) == 0 or call('EXISTS', from) == 0 then return false end
   mixed = 1
   for _ = 1, 1000 do
     if not call('LMOVE', from, to, 'RIGHT', 'LEFT') then break end
   end
+  return true
 end
 
 -- The list of the jobs of a paused queue. Up to version 5 it is one of their own. Where one of the two lists has jobs, that is the
@@ -156,7 +178,7 @@ local function promote(q, at)
   local due = call('ZRANGEBYSCORE', q.delayed, 0, whole(at * 4096 + 4095), 'LIMIT', 0, 500)
   for _, id in ipairs(due) do
     call('ZREM', q.delayed, id)
-    local priority = tonumber(call('HGET', q.base .. id, 'priority') or '') or 0
+    local priority = number_in(q.base .. id, 'priority')
     if priority == 0 then enqueue(q, id, 'LPUSH') else prioritise(q, id, priority) end
     call('HSET', q.base .. id, 'delay', 0)
     event(q, 'waiting', 'jobId', id, 'prev', 'delayed')
@@ -168,8 +190,7 @@ local function release_parent(parent_queue, parent_id, at)
   local q = queue(parent_queue .. ':')
   local key = q.base .. parent_id
   if call('EXISTS', key) == 0 or call('ZREM', q.children, parent_id) == 0 then return end
-  local priority = tonumber(call('HGET', key, 'priority') or '') or 0
-  local delay = tonumber(call('HGET', key, 'delay') or '') or 0
+  local priority, delay = number_in(key, 'priority'), number_in(key, 'delay')
   if delay > 0 then
     delay_until(q, parent_id, at + delay)
     return
@@ -188,12 +209,12 @@ local function unlock(id, token)
   return 0
 end
 
--- The queue and the id of a parent: as the child notes them, or out of its key.
+-- The queue and the id of a parent: as the child notes them, or out of its key; nil if neither tells. Then the rest of what the child notes.
 local function parent_of(key, json)
-  local noted = json and json ~= '' and cjson.decode(json)
-  if noted then return noted.queueKey, noted.id, noted end
+  local noted = object_in(json)
+  if noted and type(noted.queueKey) == 'string' and type(noted.id) == 'string' then return noted.queueKey, noted.id, noted end
   local base, id = string.match(key, '^(.*):([^:]*)$')
-  return base, id, {}
+  return base, id, noted or {}
 end
 
 -- Removes a job. A parent that waited for it does not wait any more.
@@ -205,6 +226,6 @@ local function remove_job(id, at)
   local children = known[1] .. ':dependencies'
   if call('SREM', children, key) == 1 and call('SCARD', children) == 0 then
     local base, parent_id = parent_of(known[1], known[2])
-    release_parent(base, parent_id, at)
+    if base then release_parent(base, parent_id, at) end
   end
 end

@@ -6,8 +6,9 @@ local key = prefix .. ARGV[3]
 if call('EXISTS', key) == 0 then return -1 end
 if ARGV[4] == 'log' then
   call('RPUSH', key .. ':logs', ARGV[5])
-  local keep = cjson.decode(call('HGET', key, 'opts') or '{}').kl
-  if keep then call('LTRIM', key .. ':logs', -tonumber(keep), -1) end
+  local options = object_in(call('HGET', key, 'opts')) or {}
+  local keep = tonumber(given(options.kl))
+  if keep then call('LTRIM', key .. ':logs', whole(-keep), -1) end
 else
   call('HSET', key, 'progress', ARGV[5])
   event(here, 'progress', 'jobId', ARGV[3], 'data', ARGV[5])

@@ -6,10 +6,10 @@ if call('EXISTS', key) == 0 then return -1 end
 local held = unlock(id, ARGV[4])
 if held < 0 then return held end
 if call('LREM', KEYS[2], -1, id) < 1 then return -3 end
-call('HINCRBY', key, 'atm', 1)
+count_up(key, 'atm')
 call('HSET', key, 'failedReason', ARGV[6], 'stacktrace', ARGV[7])
 local delay = tonumber(ARGV[5])
-local priority = tonumber(call('HGET', key, 'priority') or '') or 0
+local priority = number_in(key, 'priority')
 if delay > 0 then
   call('HSET', key, 'delay', ARGV[5])
   delay_until(here, id, now() + delay)

@@ -12,7 +12,7 @@ for _, id in ipairs(suspects) do
     local scheduler = call('HGET', key, 'rjk')
     local recurs = scheduler
       and (call('EXISTS', KEYS[17] .. ':' .. scheduler) == 1 or call('ZSCORE', KEYS[17], scheduler))
-    if call('HINCRBY', key, 'stc', 1) > tonumber(ARGV[3]) and not recurs then
+    if count_up(key, 'stc') > tonumber(ARGV[3]) and not recurs then
       -- The worker that takes it next fails it, as in BullMQ.
       call('HSET', key, 'defa', 'job stalled more than allowable limit')
     end
@@ -22,5 +22,8 @@ for _, id in ipairs(suspects) do
     back[#back + 1] = id
   end
 end
-for _, id in ipairs(call('LRANGE', KEYS[2], 0, 4999)) do call('SADD', KEYS[13], id) end
+-- All of them, as in BullMQ: the jobs of workers that are gone are the oldest.
+for first = 0, call('LLEN', KEYS[2]) - 1, 1000 do
+  call('SADD', KEYS[13], unpack(call('LRANGE', KEYS[2], first, first + 999)))
+end
 return back

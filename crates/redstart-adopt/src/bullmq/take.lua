@@ -1,24 +1,20 @@
 -- Takes the next job that this worker can end correctly.
 -- ARGV[3] token  [4] lease in ms  [5] name of the worker or ''  [6] jobs per window, 0 = unlimited  [7] the window in ms
 --   [8] 1 = the worker knows how long to wait after types of backoff that are not BullMQ's own
--- Returns {id, field, value, ...}, or {'', ms, left, mixed, paused} with the time after which asking again may help, 0 = unknown;
---   left is 1 if jobs wait that only Node can run, mixed is 1 if versions 5 and 6 share the queue, and paused is '' or, while the queue
---   is paused, the id of its last event: later ones tell that something was added.
+-- Returns {id, field, value, ...}, or {'', ms, left, mixed} with the time after which asking again may help, 0 = unknown;
+--   left is 1 if jobs wait that only Node can run, mixed is 1 if versions 5 and 6 share the queue.
 local at = now()
 settle(here)
 promote(here, at)
-local most = tonumber(call('HGET', KEYS[4], 'max') or ARGV[6])
-local window = tonumber(call('HGET', KEYS[4], 'duration') or ARGV[7])
-if most > 0 and tonumber(call('GET', KEYS[15]) or 0) >= most then
+if is_paused(here) then return {'', 0, 0, mixed} end
+local most = tonumber(call('HGET', KEYS[4], 'max') or '') or tonumber(ARGV[6])
+local window = tonumber(call('HGET', KEYS[4], 'duration') or '') or tonumber(ARGV[7])
+if most > 0 and (tonumber(call('GET', KEYS[15]) or '') or 0) >= most then
   local left = call('PTTL', KEYS[15])
-  if left > 0 then return {'', left, 0, mixed, ''} end
+  if left > 0 then return {'', left, 0, mixed} end
   call('DEL', KEYS[15])
 end
-if is_paused(here) then
-  local last = call('XREVRANGE', KEYS[11], '+', '-', 'COUNT', 1)[1]
-  return {'', 0, 0, mixed, last and last[1] or '0-0'}
-end
-if is_maxed(here) then return {'', 0, 0, mixed, ''} end
+if is_maxed(here) then return {'', 0, 0, mixed} end
 
 -- The worker that takes a job of a scheduler adds the next one; without it the scheduler would never run again.
 -- Returns the next one, nil if none follows, or false if only Node can tell when: a pattern of cron, or a repeatable job from
@@ -65,8 +61,7 @@ end
 local function judge(id, scheduler, opts)
   local special = scheduler or string.find(opts, '"repeat"', 1, true) or string.find(opts, '"backoff"', 1, true)
   if not special then return true end
-  local readable, options = pcall(cjson.decode, opts)
-  if not readable or type(options) ~= 'table' then options = {} end
+  local options = object_in(opts) or {}
   local backoff = given(options.backoff)
   if ARGV[8] ~= '1' and type(backoff) == 'table' and (tonumber(given(options.attempts)) or 0) > 1 then
     local kind = given(backoff.type)
@@ -110,8 +105,8 @@ if not id then
   -- This worker may have consumed the hint that was meant for Node's.
   if left == 1 then wake(here) end
   local first = call('ZRANGE', KEYS[6], 0, 0, 'WITHSCORES')
-  if first[2] then return {'', math.max(1, math.floor(tonumber(first[2]) / 4096) - at), left, mixed, ''} end
-  return {'', 0, left, mixed, ''}
+  if first[2] then return {'', math.max(1, math.floor(tonumber(first[2]) / 4096) - at), left, mixed} end
+  return {'', 0, left, mixed}
 end
 
 local key = prefix .. id
@@ -129,12 +124,12 @@ if following then
   end
 end
 if most > 0 and call('HEXISTS', key, 'defa') == 0 and call('INCR', KEYS[15]) == 1 then
-  call('PEXPIRE', KEYS[15], window)
+  call('PEXPIRE', KEYS[15], whole(window))
 end
 call('SET', key .. ':lock', ARGV[3], 'PX', ARGV[4])
 call('HSET', key, 'processedOn', whole(at))
 if ARGV[5] ~= '' then call('HSET', key, 'pb', ARGV[5]) end
-call('HINCRBY', key, 'ats', 1)
+count_up(key, 'ats')
 event(here, 'active', 'jobId', id, 'prev', 'waiting')
 -- Another worker may find more.
 wake(here)

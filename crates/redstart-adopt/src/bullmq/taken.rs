@@ -2,20 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use redstart::Store;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use super::{
-    BullQueue, EXTEND, FINISH, NOTE, RETRY,
+    BullQueue, FINISH, NOTE, REMOVE_CHILDREN, RETRY,
+    hold::Hold,
     worker::{BullWorker, Keep, millis},
 };
 use crate::error::{Error, Result};
@@ -33,6 +29,16 @@ impl JobError {
         Self {
             message: message.into(),
             retry: true,
+        }
+    }
+
+    /// For a handler that panicked.
+    pub(super) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        match text {
+            Some(text) => Self::new(format!("the handler panicked: {text}")),
+            None => Self::new("the handler panicked"),
         }
     }
 
@@ -61,75 +67,43 @@ pub enum Ended {
     Lost,
 }
 
-async fn renew(
-    queue: BullQueue,
-    id: String,
-    token: String,
-    lease: Duration,
-    held: Arc<AtomicBool>,
-) {
-    loop {
-        tokio::time::sleep(lease / 2).await;
-        let extended: Result<u8> = EXTEND
-            .run(
-                &queue.store,
-                &queue.keys,
-                &[&queue.prefix, &queue.major, &id, &token, &millis(lease)],
-            )
-            .await;
-        match extended {
-            Ok(0) => {
-                held.store(false, Ordering::Release);
-                return;
-            }
-            Ok(_) => {}
-            // The lease may survive this; the next renewal or the end of the job will tell.
-            Err(error) => tracing::warn!(%error, "a lease could not be renewed"),
-        }
-    }
-}
-
 /// A job that this worker holds. Dropped without an end, its lease ends and a stalled check gives it back.
 #[derive(Debug)]
 pub struct Taken {
     worker: BullWorker,
-    id: String,
+    /// As the queue has it: others may have chosen bytes that are no text.
+    id: Vec<u8>,
+    id_text: String,
     token: String,
     fields: BTreeMap<String, String>,
-    held: Arc<AtomicBool>,
-    renewal: JoinHandle<()>,
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.renewal.abort();
-    }
+    hold: Hold,
+    /// Whether the end of the job was sent, and nobody knows whether it arrived.
+    is_in_doubt: AtomicBool,
 }
 
 impl Taken {
     /// Holds a job that was taken: its lease is renewed from now on.
     pub(super) fn hold(
         worker: BullWorker,
-        id: String,
+        id: Vec<u8>,
         token: String,
         fields: BTreeMap<String, String>,
     ) -> Self {
-        let held = Arc::new(AtomicBool::new(true));
         let settings = worker.settings();
-        let renewal = tokio::spawn(renew(
+        let hold = Hold::start(
             settings.queue.clone(),
             id.clone(),
             token.clone(),
             settings.lease,
-            held.clone(),
-        ));
+        );
         Self {
             worker,
+            id_text: String::from_utf8_lossy(&id).into_owned(),
             id,
             token,
             fields,
-            held,
-            renewal,
+            hold,
+            is_in_doubt: AtomicBool::new(false),
         }
     }
 
@@ -137,9 +111,9 @@ impl Taken {
         &self.worker.settings().queue
     }
 
-    /// Its id.
+    /// Its id. Bytes that are not UTF-8 are replaced.
     pub fn id(&self) -> &str {
-        &self.id
+        &self.id_text
     }
 
     /// Its name.
@@ -170,7 +144,12 @@ impl Taken {
 
     /// Whether a renewal has found that the job is not held any more: its work should stop.
     pub fn is_lost(&self) -> bool {
-        !self.held.load(Ordering::Acquire)
+        self.hold.is_lost()
+    }
+
+    /// Whether it may still be held, as far as this process knows.
+    pub(super) fn may_be_held(&self) -> bool {
+        self.hold.may_last()
     }
 
     fn number(&self, field: &str) -> u32 {
@@ -187,10 +166,13 @@ impl Taken {
 
     /// Completes it with a result.
     ///
+    /// A parent can run before its children have ended, if one of them failed and was to let it go on. It is not completed then: as in Node, this attempt
+    /// fails, or the job if a child failed that is to fail it. [`remove_unprocessed_children`](Self::remove_unprocessed_children) is the way to complete it.
+    ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if the result cannot be JSON; otherwise those of the store. After
-    /// [`is_in_doubt`](redstart::Error::is_in_doubt) it may be completed.
+    /// [`is_in_doubt`](redstart::Error::is_in_doubt) it may be completed: calling it again tells.
     ///
     /// # Cancel safety
     ///
@@ -198,14 +180,21 @@ impl Taken {
     pub async fn complete(&self, result: &impl Serialize) -> Result<Ended> {
         let value = serde_json::to_string(result)
             .map_err(|_| Error::invalid("the result of a job must be representable as JSON"))?;
-        self.end(
-            "completed",
-            &value,
-            "",
-            self.keep("removeOnComplete", self.worker.settings().keep_completed),
-            Ended::Completed,
-        )
-        .await
+        let keep = self.keep("removeOnComplete", self.worker.settings().keep_completed);
+        match self.finish("completed", &value, "", keep).await? {
+            -4 => {
+                let why = format!("Job {} has pending dependencies", self.id());
+                self.fail(JobError::new(why)).await
+            }
+            -9 => {
+                let why = format!(
+                    "Cannot complete job {} because it has at least one failed child",
+                    self.id()
+                );
+                self.fail(JobError::unrecoverable(why)).await
+            }
+            code => self.ended(code, Ended::Completed).await,
+        }
     }
 
     /// Says that this attempt failed: it is tried again if it may be, or fails for good.
@@ -227,22 +216,16 @@ impl Taken {
         trace.push(json!(error.message));
         let trace = Value::Array(trace).to_string();
         if !error.retry || made >= attempts {
-            return self
-                .end(
-                    "failed",
-                    &error.message,
-                    &trace,
-                    self.keep("removeOnFail", self.worker.settings().keep_failed),
-                    Ended::Failed,
-                )
-                .await;
+            let keep = self.keep("removeOnFail", self.worker.settings().keep_failed);
+            let code = self.finish("failed", &error.message, &trace, keep).await?;
+            return self.ended(code, Ended::Failed).await;
         }
         let push = if options["lifo"].as_bool() == Some(true) {
             "RPUSH"
         } else {
             "LPUSH"
         };
-        let code: i64 = RETRY
+        let code = RETRY
             .run(
                 &self.queue().store,
                 &self.queue().keys,
@@ -257,8 +240,9 @@ impl Taken {
                     &push,
                 ],
             )
-            .await?;
-        self.ended(code, Ended::Retried)
+            .await;
+        let code = self.note_doubt(code)?;
+        self.ended(code, Ended::Retried).await
     }
 
     fn backoff(&self, options: &Value, made: u64) -> u64 {
@@ -290,17 +274,10 @@ impl Taken {
         }
     }
 
-    async fn end(
-        &self,
-        state: &str,
-        value: &str,
-        trace: &str,
-        keep: Keep,
-        ended: Ended,
-    ) -> Result<Ended> {
+    async fn finish(&self, state: &str, value: &str, trace: &str, keep: Keep) -> Result<i64> {
         let options = self.options();
         let attempts = options["attempts"].as_u64().unwrap_or(0);
-        let code: i64 = FINISH
+        let code = FINISH
             .run(
                 &self.queue().store,
                 &self.queue().keys,
@@ -317,19 +294,65 @@ impl Taken {
                     &attempts,
                 ],
             )
-            .await?;
-        self.ended(code, ended)
+            .await;
+        self.note_doubt(code)
     }
 
-    fn ended(&self, code: i64, ended: Ended) -> Result<Ended> {
-        self.renewal.abort();
-        match code {
-            0 => Ok(ended),
-            -4 => Err(Error::invalid(
-                "a job with unfinished children cannot be completed",
-            )),
-            _ => Ok(Ended::Lost),
+    fn note_doubt(&self, code: Result<i64>) -> Result<i64> {
+        code.inspect_err(|error| {
+            if error.store().is_some_and(redstart::Error::is_in_doubt) {
+                self.is_in_doubt.store(true, Ordering::Relaxed);
+            }
+        })
+    }
+
+    async fn ended(&self, code: i64, ended: Ended) -> Result<Ended> {
+        let has_ended = code == 0
+            || self.is_in_doubt.load(Ordering::Relaxed) && self.has_ended_so(ended).await?;
+        self.hold.release();
+        Ok(if has_ended { ended } else { Ended::Lost })
+    }
+
+    /// Whether an earlier request, whose reply was lost, has ended it like this.
+    async fn has_ended_so(&self, ended: Ended) -> Result<bool> {
+        let queue = self.queue();
+        let key = [queue.prefix.as_bytes(), &self.id].concat();
+        let mut look = redis::pipe();
+        look.cmd("EXISTS").arg(&key);
+        look.cmd("HGET").arg(&key).arg("atm");
+        for set in ["completed", "failed"] {
+            look.cmd("ZSCORE").arg(queue.key(set)).arg(&self.id);
         }
+        let (exists, made, completed, failed): (bool, Option<String>, Option<f64>, Option<f64>) =
+            queue.store.pipeline(&look).await?;
+        let made = made.and_then(|made| made.parse::<u32>().ok()).unwrap_or(0);
+        Ok(match ended {
+            // It may have been removed at its end.
+            Ended::Completed => completed.is_some() || !exists,
+            Ended::Failed => failed.is_some() || !exists,
+            Ended::Retried => made > self.attempts_made(),
+            Ended::Lost => false,
+        })
+    }
+
+    /// Removes its children that nobody has begun to run, with what is below them; returns how many. Children that run, or have ended, stay.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. Calling it again is safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, they may have been removed, all of them.
+    pub async fn remove_unprocessed_children(&self) -> Result<u64> {
+        let queue = self.queue();
+        REMOVE_CHILDREN
+            .run(
+                &queue.store,
+                &queue.keys,
+                &[&queue.prefix, &queue.major, &self.id],
+            )
+            .await
     }
 
     /// Writes how far it is, which Node's `QueueEvents` hears.

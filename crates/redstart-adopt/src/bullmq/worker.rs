@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     future::Future,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,15 +12,16 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use redis::cmd;
-use redstart::key::{Keys, Layout};
+use redstart::key::{Key, Keys, Layout};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    BullQueue, STALLED, TAKE,
+    BullQueue, STALLED, TAKE, ending,
     taken::{JobError, Taken},
+    watch::Watch,
 };
 use crate::error::{Error, Result};
 
@@ -213,13 +215,15 @@ impl BullWorkerBuilder {
                 "a limit needs at least one job and a window",
             ));
         }
-        let marker = self.queue.key("marker");
-        let layout = Layout::new(move |_| marker.clone());
-        let marker = Keys::new("bullmq", "marker")?
-            .layout(layout)
-            .entity("marker")?;
+        let key = |part: &'static str| -> Result<Key> {
+            let key = self.queue.key(part);
+            let layout = Layout::new(move |_| key.clone());
+            let keys = Keys::new("bullmq", part)?.layout(layout);
+            Ok(keys.entity(part)?.key().clone())
+        };
         Ok(BullWorker(Arc::new(Inner {
-            marker: marker.key().clone(),
+            marker: key("marker")?,
+            events: key("events")?,
             settings: self,
             has_warned: AtomicBool::new(false),
         })))
@@ -248,7 +252,8 @@ pub struct BullWorker(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    marker: redstart::key::Key,
+    marker: Key,
+    events: Key,
     settings: BullWorkerBuilder,
     /// Whether it has said that jobs are left to Node.
     has_warned: AtomicBool,
@@ -265,9 +270,6 @@ enum Pause {
     Marker(Duration),
     /// This time, without the marker, which is Node's: it alone can run what is there.
     Node(Duration),
-    /// While the queue is paused: until there is an event after this one. No marker tells of a job that another version of BullMQ
-    /// adds, and it must be moved before the next pause or resume.
-    Event(String),
 }
 
 impl BullWorker {
@@ -322,24 +324,20 @@ impl BullWorker {
             )
             .await?;
         let mut reply = reply.into_iter();
-        let id: String = redis::from_redis_value(reply.next().unwrap_or(redis::Value::Nil))?;
+        let id: Vec<u8> = redis::from_redis_value(reply.next().unwrap_or(redis::Value::Nil))?;
         if id.is_empty() {
             let mut number =
                 || redis::from_redis_value::<u64>(reply.next().unwrap_or(redis::Value::Int(0)));
             let (wait, left, mixed) = (number()?, number()?, number()?);
             queue.warn_if_mixed(mixed > 0);
-            let event: Option<String> =
-                redis::from_redis_value(reply.next().unwrap_or(redis::Value::Nil))?;
-            return Ok(Next::None(match event {
-                Some(last) if !last.is_empty() => Pause::Event(last),
-                _ => self.pause(wait, left > 0),
-            }));
+            return Ok(Next::None(self.pause(wait, left > 0)));
         }
         let mut fields = BTreeMap::new();
         while let (Some(name), Some(value)) = (reply.next(), reply.next()) {
-            let name: String = redis::from_redis_value(name)?;
+            let name: Vec<u8> = redis::from_redis_value(name)?;
             let value: Vec<u8> = redis::from_redis_value(value)?;
-            fields.insert(name, String::from_utf8_lossy(&value).into_owned());
+            let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+            fields.insert(text(name), text(value));
         }
         Ok(Next::Job(Box::new(Taken::hold(
             self.clone(),
@@ -374,7 +372,7 @@ impl BullWorker {
     pub async fn check_stalled(&self) -> Result<Vec<String>> {
         let settings = &self.0.settings;
         let queue = &settings.queue;
-        STALLED
+        let back: Vec<Vec<u8>> = STALLED
             .run(
                 &queue.store,
                 &queue.keys,
@@ -385,12 +383,48 @@ impl BullWorker {
                     &millis(settings.stalled_every),
                 ],
             )
-            .await
+            .await?;
+        let text = |id: Vec<u8>| String::from_utf8_lossy(&id).into_owned();
+        Ok(back.into_iter().map(text).collect())
+    }
+
+    /// Checks for stalled jobs, again and again.
+    async fn sweep(&self) {
+        let mut check = tokio::time::interval(self.0.settings.stalled_every);
+        check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            check.tick().await;
+            if let Err(error) = self.check_stalled().await {
+                tracing::warn!(%error, "a check for stalled jobs failed");
+            }
+        }
+    }
+
+    /// Runs one job to its end.
+    async fn perform<H, F, R>(&self, job: Taken, handler: &H)
+    where
+        H: Fn(Arc<Taken>) -> F,
+        F: Future<Output = Result<R, JobError>>,
+        R: Serialize,
+    {
+        // A parent of a failed child, or a job that stalled too often.
+        if let Some(reason) = job.fields().get("defa").cloned() {
+            return ending::write(&job, Err::<R, _>(JobError::unrecoverable(reason))).await;
+        }
+        let job = Arc::new(job);
+        // Unwinding further would drop the other jobs half-way.
+        let work = AssertUnwindSafe(async { handler(job.clone()).await });
+        let result = match work.catch_unwind().await {
+            Ok(result) => result,
+            Err(panic) => Err(JobError::panic(&*panic)),
+        };
+        ending::write(&job, result).await;
     }
 
     /// Runs jobs until `stop` is done, then waits for those that are running.
     ///
-    /// While the store is down it keeps trying; what it runs goes on.
+    /// While the store is down it keeps trying; what it runs goes on, and what ends meanwhile is written when the store is back, unless that is after the
+    /// lease: then the job runs again. A handler that panics fails its job, and no other.
     ///
     /// # Errors
     ///
@@ -405,27 +439,22 @@ impl BullWorker {
         F: Future<Output = Result<R, JobError>>,
         R: Serialize,
     {
-        let mut stop = std::pin::pin!(stop);
+        let (mut stop, mut sweep) = (std::pin::pin!(stop), std::pin::pin!(self.sweep()));
         let mut running = futures_util::stream::FuturesUnordered::new();
-        let mut check = tokio::time::interval(self.0.settings.stalled_every);
-        check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut own = self.0.settings.queue.store.dedicated(&self.0.marker);
+        let settings = &self.0.settings;
+        let _watch = Watch::start(settings.queue.clone(), self.0.events.clone());
+        let mut own = settings.queue.store.dedicated(&self.0.marker);
         let mut pause = None;
         loop {
-            let free = running.len() < self.0.settings.concurrency;
+            let free = running.len() < settings.concurrency;
             tokio::select! {
                 biased;
                 () = &mut stop => break,
                 Some(()) = running.next(), if !running.is_empty() => {}
-                _ = check.tick() => {
-                    if let Err(error) = self.check_stalled().await {
-                        tracing::warn!(%error, "a check for stalled jobs failed");
-                    }
-                    continue;
-                }
+                () = &mut sweep => {}
                 () = self.rest(&mut own, pause.as_ref()), if free => {}
             }
-            if running.len() >= self.0.settings.concurrency {
+            if running.len() >= settings.concurrency {
                 continue;
             }
             // Never dropped half-way: a job that was taken and forgotten would wait for its lease to end.
@@ -435,29 +464,12 @@ impl BullWorker {
                     biased;
                     next = &mut next => break next,
                     Some(()) = running.next(), if !running.is_empty() => {}
+                    () = &mut sweep => {}
                 }
             };
             pause = match next {
                 Ok(Next::Job(job)) => {
-                    let job: Arc<Taken> = Arc::from(job);
-                    let defect = job.fields().get("defa").cloned();
-                    let work = defect.is_none().then(|| handler(job.clone()));
-                    running.push(async move {
-                        let ended = match (work, defect) {
-                            (Some(work), _) => match work.await {
-                                Ok(value) => job.complete(&value).await,
-                                Err(error) => job.fail(error).await,
-                            },
-                            // A parent of a failed child, or a job that stalled too often.
-                            (None, reason) => {
-                                job.fail(JobError::unrecoverable(reason.unwrap_or_default()))
-                                    .await
-                            }
-                        };
-                        if let Err(error) = ended {
-                            tracing::warn!(%error, "the end of a job could not be written");
-                        }
-                    });
+                    running.push(self.perform(*job, &handler));
                     None
                 }
                 Ok(Next::None(pause)) => Some(pause),
@@ -493,14 +505,6 @@ impl BullWorker {
                 block.arg(&self.0.marker).arg(wait.as_secs_f64());
                 (block, wait)
             }
-            Some(Pause::Event(last)) => {
-                tokio::time::sleep(EVENTS_APART).await;
-                let mut block = cmd("XREAD");
-                block.arg("BLOCK").arg(millis(LONGEST_WAIT));
-                block.arg("COUNT").arg(1).arg("STREAMS");
-                block.arg(self.0.settings.queue.key("events")).arg(last);
-                (block, LONGEST_WAIT)
-            }
         };
         let hint: Result<redis::Value, _> = own.query(&block, wait).await;
         match hint {
@@ -516,9 +520,6 @@ impl BullWorker {
 
 /// While jobs wait that only Node can run, Node's workers get the marker.
 const NODE_FIRST: Duration = Duration::from_millis(500);
-
-/// A worker on a paused queue looks for jobs to be moved this long after the last look, at the earliest, however many are added.
-const EVENTS_APART: Duration = Duration::from_millis(10);
 
 /// A worker asks again after this long, even if nothing woke it.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);

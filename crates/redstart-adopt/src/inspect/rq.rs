@@ -54,13 +54,15 @@ pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
         Some(at) => Some(of.now().await?.saturating_sub(at)),
         None => None,
     };
+    // `rq suspend` stops the workers of all queues.
+    let paused: bool = of.store.query(cmd("EXISTS").arg("rq:suspended")).await?;
     Ok(Overview {
         library: of.library,
         subject: of.subject.clone(),
         states: states.collect(),
         oldest_ms,
         oldest_active_ms,
-        paused: false,
+        paused,
     })
 }
 

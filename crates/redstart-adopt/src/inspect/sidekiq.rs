@@ -4,7 +4,7 @@ use redis::cmd;
 use serde_json::Value;
 
 use super::{Inspector, JobView, Overview, Payload, State, text};
-use crate::error::Result;
+use crate::{error::Result, sidekiq::parts_of};
 
 const SETS: [(&str, &str); 3] = [
     ("scheduled", "schedule"),
@@ -14,7 +14,7 @@ const SETS: [(&str, &str); 3] = [
 
 /// What stands before `queue:` where redis-namespace is used.
 fn namespace(of: &Inspector) -> &str {
-    of.subject.split("queue:").next().unwrap_or("")
+    parts_of(&of.subject).map_or("", |(namespace, _)| namespace)
 }
 
 pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
@@ -70,7 +70,7 @@ async fn running_since(of: &Inspector) -> Result<Option<u64>> {
         }
     }
     let works: Vec<Vec<Vec<u8>>> = of.store.pipeline(&pipeline).await?;
-    let queue = of.subject.rsplit("queue:").next().unwrap_or_default();
+    let queue = parts_of(&of.subject).map_or("", |(_, queue)| queue);
     let began = |work: &Vec<u8>| {
         let work: Value = serde_json::from_slice(work).ok()?;
         let here = work["queue"].as_str() == Some(queue);

@@ -12,8 +12,9 @@ use crate::{
     inspect::{Inspector, Overview},
     library::Library,
     lock::{HeldBy, holder},
+    pattern,
     sessions::session_data,
-    sidekiq::Sidekiq,
+    sidekiq::{Sidekiq, parts_of},
     text::printable,
 };
 
@@ -38,16 +39,27 @@ impl Migration {
             Kind::Sessions => self.check_sessions(&mut report).await?,
             Kind::Cache => {
                 let entries = self.entries().await?;
+                let bare = entries.bare.len() as u64;
                 report.found.push(format!(
-                    "{} entries, {} of them without a TTL",
-                    entries.all, entries.bare
+                    "{} entries, {bare} of them without a TTL",
+                    entries.ending + bare
                 ));
-                if step == "share" && entries.bare > 0 {
-                    let ttl = self.ttl.as_secs_f64();
-                    report.changes.push(format!(
-                        "gives {} entries a TTL of up to {ttl} s",
-                        entries.bare
+                if entries.left_out > 0 {
+                    report.found.push(format!(
+                        "{} keys are left out: their names or values are not those of entries, or a library owns them",
+                        entries.left_out
                     ));
+                }
+                if step == "share" && bare > 0 {
+                    if !self.is_declared {
+                        return Err(Error::invalid(format!(
+                            "{bare} entries have no TTL and may be the only copy of their data: if each can be computed again, say that it is a cache (--as cache)"
+                        )));
+                    }
+                    let ttl = self.ttl.as_secs_f64();
+                    report
+                        .changes
+                        .push(format!("gives {bare} entries a TTL of up to {ttl} s"));
                 }
             }
         }
@@ -70,12 +82,13 @@ impl Migration {
         parts.ok_or_else(|| Error::invalid("a queue of BullMQ is named with its prefix: bull:mail"))
     }
 
-    pub(super) fn sidekiq(&self) -> Result<Sidekiq> {
-        let (before, _) = self.subject.rsplit_once("queue:").ok_or_else(|| {
+    /// The Sidekiq of the subject, and the name of its queue.
+    pub(super) fn sidekiq(&self) -> Result<(Sidekiq, &str)> {
+        let (namespace, queue) = parts_of(&self.subject).ok_or_else(|| {
             Error::invalid("a queue of Sidekiq is named with its key: queue:default")
         })?;
         let sidekiq = Sidekiq::of_any_version(&self.store);
-        Ok(sidekiq.namespace(before.trim_end_matches(':')))
+        Ok((sidekiq.namespace(namespace.trim_end_matches(':')), queue))
     }
 
     async fn check_bullmq(&self, report: &mut StepReport) -> Result<()> {
@@ -85,6 +98,16 @@ impl Migration {
         if let Some(declared) = &versions.declared {
             let declared = printable(declared);
             report.found.push(format!("declares version {declared}"));
+        }
+        if ["drain", "switch"].contains(&report.step) {
+            let repeat = format!("{}:repeat", self.subject);
+            let schedulers: u64 = self.store.query(cmd("ZCARD").arg(repeat)).await?;
+            if schedulers > 0 {
+                report.blocked = Some(format!(
+                    "the queue has {schedulers} job schedulers, which Node goes on with: move them first"
+                ));
+                return Ok(());
+            }
         }
         match report.step {
             "share" if versions.is_mixed() && versions.paused => {
@@ -168,7 +191,10 @@ impl Migration {
 
     /// All keys of the pattern: a sample would miss the one that matters.
     async fn all(&self) -> Result<Vec<Vec<u8>>> {
-        Ok(self.store.sample(&self.subject, usize::MAX).await?)
+        Ok(self
+            .store
+            .sample(&pattern::glob(&self.subject), usize::MAX)
+            .await?)
     }
 
     /// Reads the values of all keys of the pattern, and how many `is_good` takes for what they should be: those that are, and those that are not.

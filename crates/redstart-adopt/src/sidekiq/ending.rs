@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Sidekiq,
+    FIRST_MILLIS, Sidekiq,
     job::{Fields, JobFailure},
     recover::RECOVERED,
 };
@@ -119,7 +119,15 @@ impl Rule<'_> {
         fields.set("error_message", &message);
         fields.set("error_class", &failure.class);
         let kept = fields.text().into_bytes();
-        if failure.retry && count < retries {
+        // From version 7.1 on a job may say for how long it is retried, in seconds since it failed first; then the number does not count.
+        let may_be_retried = match fields.get::<f64>("retry_for") {
+            Some(time) => {
+                let first = fields.get::<f64>("failed_at").map_or(0.0, seconds);
+                first + time >= self.now.as_secs_f64()
+            }
+            None => count < retries,
+        };
+        if failure.retry && may_be_retried {
             let wait = match self.backoff {
                 Some(backoff) => backoff(count),
                 None => usual_backoff(count),
@@ -131,6 +139,11 @@ impl Rule<'_> {
             _ => ("dead", kept, 0.0),
         }
     }
+}
+
+/// Up to version 7 times are seconds with a fraction, from version 8 on milliseconds.
+fn seconds(at: f64) -> f64 {
+    if at < FIRST_MILLIS { at } else { at / 1000.0 }
 }
 
 /// Sidekiq's own rule.

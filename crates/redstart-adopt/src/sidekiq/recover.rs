@@ -95,6 +95,26 @@ impl Sidekiq {
         Ok(given)
     }
 
+    /// The [consumers](super::SidekiqConsumer) of a queue that have a heartbeat, or jobs.
+    pub(crate) async fn consumers_of(&self, queue: &str) -> Result<u64> {
+        let all = cmd("ZRANGE").arg(self.key(CONSUMERS)).arg(0).arg(-1).take();
+        let members: Vec<String> = self.store.query(&all).await?;
+        let of_queue = |member: &&String| member.split_once('|').is_some_and(|one| one.1 == queue);
+        let members: Vec<&String> = members.iter().filter(of_queue).collect();
+        let mut count = 0;
+        for members in members.chunks(PAGE) {
+            let mut look = redis::pipe();
+            for (identity, queue) in members.iter().filter_map(|one| one.split_once('|')) {
+                look.cmd("EXISTS").arg(self.key(identity));
+                look.cmd("LLEN").arg(working(self, identity, queue));
+            }
+            let replies: Vec<u64> = self.store.pipeline(&look).await?;
+            let left = replies.chunks(2).filter(|one| one.iter().any(|n| *n > 0));
+            count += left.count() as u64;
+        }
+        Ok(count)
+    }
+
     /// As [`recover`](Self::recover), unless another consumer has done it within this time.
     pub(super) async fn recover_in_turn(&self, within: Duration) -> Result<u64> {
         let claim = cmd("SET")

@@ -42,7 +42,7 @@ pub(crate) async fn completed(store: &Store, queue: &BullQueue) -> Result<BTreeS
 }
 
 /// How often each job was completed, by the queue's own events.
-async fn completions(store: &Store, queue: &BullQueue) -> Result<BTreeMap<String, u32>> {
+pub(crate) async fn completions(store: &Store, queue: &BullQueue) -> Result<BTreeMap<String, u32>> {
     let key = format!("{}:events", queue.base());
     let entries: Vec<(String, Vec<String>)> = store
         .query(cmd("XRANGE").arg(key).arg("-").arg("+"))

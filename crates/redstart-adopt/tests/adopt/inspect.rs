@@ -289,3 +289,31 @@ async fn a_plan_has_steps_with_a_way_back_or_says_to_stay() -> Result<()> {
     );
     Ok(())
 }
+
+/// A namespace may end as the key of a queue begins.
+#[tokio::test]
+async fn a_namespace_that_ends_in_queue_is_a_namespace() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let subject = "jobqueue:queue:default";
+    let _: u64 = store
+        .query(cmd("ZADD").arg("jobqueue:retry").arg(1).arg("{}"))
+        .await?;
+    let _: u64 = store.query(cmd("LPUSH").arg(subject).arg("{}")).await?;
+    let overview = Inspector::new(&store, Library::Sidekiq, subject)?
+        .overview()
+        .await?;
+    let count = |name: &str| overview.states.iter().find(|state| state.name == name);
+    assert_eq!(count("retry").map(|state| state.count), Some(1));
+    assert_eq!(count("enqueued").map(|state| state.count), Some(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn queues_of_rq_are_paused_while_their_workers_are_suspended() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Inspector::new(&store, Library::Rq, "rq:queue:default")?;
+    assert!(!queue.overview().await?.paused);
+    let () = store.query(cmd("SET").arg("rq:suspended").arg(1)).await?;
+    assert!(queue.overview().await?.paused);
+    Ok(())
+}

@@ -11,10 +11,17 @@
 //! sidekiq.rs     our consumer of Sidekiq's queues
 //! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
 //! bullmq_beside.rs    our worker beside Node's: shared limits, leases, what Node reads of finished jobs
+//! bullmq_pauses.rs    versions 5 and 6 pause a queue in a hurry
+//! bullmq_outage.rs    our worker while the store does not answer
+//! bullmq_cluster.rs   a queue on a Cluster
+//! bullmq_parents.rs   parents that run before their children have ended
+//! bullmq_odd.rs       queues with more, or other things, than one expects
 //! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
 //! foreign_workers.rs  Sidekiq and Celery run what was sent from here
 //! inspect.rs     queues through one interface, and the plan
+//! left_alone.rs  keys that no step may touch
 //! migration.rs   the steps of a plan, done and taken back under load
+//! steps_beside.rs  the steps while the library is at work
 //! recognise.rs   every library is named, none misnamed
 //! ```
 
@@ -23,10 +30,16 @@
 mod bullmq;
 mod bullmq_as_node;
 mod bullmq_beside;
+mod bullmq_cluster;
+mod bullmq_odd;
+mod bullmq_outage;
+mod bullmq_parents;
+mod bullmq_pauses;
 mod caches;
 mod dialogue;
 mod foreign_workers;
 mod inspect;
+mod left_alone;
 mod limiter;
 mod locks;
 mod migration;
@@ -34,6 +47,7 @@ mod recognise;
 mod served;
 mod sessions;
 mod sidekiq;
+mod steps_beside;
 
 use std::{
     path::{Path, PathBuf},

@@ -268,7 +268,7 @@ async fn an_interrupted_step_can_be_taken_back() -> Result<()> {
     let store = Store::connect("memory://").await?;
     for n in 0..450 {
         let () = store
-            .query(cmd("SET").arg(format!("p:{n}")).arg("1"))
+            .query(cmd("SET").arg(format!("p:{n}")).arg("v"))
             .await?;
     }
     let () = store
@@ -316,7 +316,7 @@ async fn a_step_that_lost_its_lock_does_not_undo_a_way_back() -> Result<()> {
         let store = Store::connect("memory://").await?;
         for n in 0..450 {
             let () = store
-                .query(cmd("SET").arg(format!("p:{n}")).arg("1"))
+                .query(cmd("SET").arg(format!("p:{n}")).arg("v"))
                 .await?;
         }
         let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
@@ -353,7 +353,7 @@ async fn a_step_that_lost_its_lock_does_not_undo_a_way_back() -> Result<()> {
 #[tokio::test]
 async fn what_was_begun_as_a_cache_is_not_taken_back_as_locks() -> Result<()> {
     let store = Store::connect("memory://").await?;
-    let () = store.query(cmd("SET").arg("p:1").arg("1")).await?;
+    let () = store.query(cmd("SET").arg("p:1").arg("v")).await?;
     let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
     done(&cache).await?;
     done(&cache).await?;
@@ -383,7 +383,7 @@ async fn keys_that_are_no_text_are_given_a_ttl_and_taken_back() -> Result<()> {
     let store = Store::connect("memory://").await?;
     let odd = b"p:\xff\xfe".as_slice();
     for key in [odd, b"p:1"] {
-        let () = store.query(cmd("SET").arg(key).arg("1")).await?;
+        let () = store.query(cmd("SET").arg(key).arg("v")).await?;
     }
     let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
     done(&cache).await?;
@@ -478,7 +478,7 @@ async fn a_single_session_is_read() -> Result<()> {
 #[tokio::test]
 async fn what_has_no_steps_is_refused() -> Result<()> {
     let store = Store::connect("memory://").await?;
-    for pattern in ["", "*", "**"] {
+    for pattern in ["", "*", "**", "*:*"] {
         let refused = Migration::declared(&store, pattern, Declared::Cache);
         assert!(refused.unwrap_err().is_invalid(), "{pattern:?}");
     }
@@ -707,5 +707,91 @@ async fn only_the_step_that_was_agreed_to_is_done_or_taken_back() -> Result<()> 
     assert!(ours.back(&mut |_| ()).await.unwrap_err().is_invalid());
     assert_eq!(theirs.done().await?, ["shadow"]);
     assert_eq!(done(&ours).await?.step, "share");
+    Ok(())
+}
+
+/// A consumer that was killed is not known to be dead before its lease ends: until then its jobs are in nobody's queue.
+async fn killed_consumer(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    let app = unique_namespace("killed");
+    let sidekiq = Sidekiq::new(&store, Times::Seconds).namespace(&app);
+    sidekiq.push("q", "Charge", &[1]).await?;
+    let subject = format!("{app}:queue:q");
+    let record = cmd("HSET")
+        .arg(format!("redstart:adopt:{{{subject}}}"))
+        .arg(&["kind", "sidekiq", "plan", "shadow,share"])
+        .arg(&["steps", "shadow,share"])
+        .take();
+    let _: u64 = store.query(&record).await?;
+    let queue = Migration::begun(&store, &subject)
+        .await?
+        .context("a record")?;
+
+    let consumer = sidekiq
+        .consumer("q")
+        .lease(Duration::from_secs(3))
+        .build()?;
+    let (has_begun, begun) = tokio::sync::oneshot::channel::<()>();
+    let has_begun = std::sync::Mutex::new(Some(has_begun));
+    let handler = |_: redstart_adopt::sidekiq::SidekiqJob| {
+        drop(has_begun.lock().unwrap().take());
+        std::future::pending::<Result<(), redstart_adopt::sidekiq::JobFailure>>()
+    };
+    tokio::select! {
+        ended = consumer.run(handler, std::future::pending()) => bail!("{ended:?}"),
+        _ = begun => {}
+    }
+    let outcome = queue.back(&mut |_| ()).await?;
+    ensure!(matches!(outcome, Outcome::Blocked(_)), "{outcome:?}");
+    assert_eq!(queue.done().await?, ["shadow", "share"]);
+    wait_until("the step to be taken back", long(), async || {
+        let outcome = queue.back(&mut |_| ()).await.ok()?;
+        matches!(outcome, Outcome::Done(_)).then_some(())
+    })
+    .await?;
+    let jobs: u64 = store.query(cmd("LLEN").arg(&subject)).await?;
+    assert_eq!(jobs, 1);
+    assert_eq!(queue.done().await?, ["shadow"]);
+    Ok(())
+}
+on!(killed_consumer: sidekiq_is_not_taken_back_while_a_killed_consumer_may_live);
+
+/// Schedulers that came after the plan was made.
+#[tokio::test]
+async fn a_queue_with_schedulers_is_neither_drained_nor_switched() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let meta = cmd("HSET")
+        .arg("bull:mail:meta")
+        .arg(&["version", "bullmq:6.7.0"])
+        .take();
+    let _: u64 = store.query(&meta).await?;
+    let plan = Plan::of(&recognise(&store, &Budget::default()).await?);
+    let mail = Migration::of(&store, plan.items.first().context("the queue")?)?;
+    assert_eq!(mail.left_out(), [""; 0]);
+    done(&mail).await?;
+    done(&mail).await?;
+    let mail = mail.wait(Duration::from_millis(1));
+    let add = cmd("ZADD")
+        .arg("bull:mail:repeat")
+        .arg(1)
+        .arg("digest")
+        .take();
+    for step in ["drain", "switch"] {
+        let _: u64 = store.query(&add).await?;
+        let blocked = mail.step(&mut |_| ()).await?;
+        let Outcome::Blocked(report) = blocked else {
+            bail!("{blocked:?}")
+        };
+        assert_eq!(report.step, step);
+        let why = report.blocked.unwrap_or_default();
+        assert!(why.contains("1 job schedulers"), "{why}");
+        let _: u64 = store.query(cmd("DEL").arg("bull:mail:repeat")).await?;
+        assert_eq!(done(&mail).await?.step, step);
+    }
+    // What was planned with schedulers has fewer steps, and says so.
+    let _: u64 = store.query(&add).await?;
+    let plan = Plan::of(&recognise(&store, &Budget::default()).await?);
+    let mail = Migration::of(&store, plan.items.first().context("the queue")?)?;
+    assert_eq!(mail.left_out(), ["drain", "switch"]);
     Ok(())
 }

@@ -401,3 +401,62 @@ async fn libraries_on_a_cluster_are_named() -> Result<()> {
     assert_eq!(subjects, 6, "{:?}", recognition.found);
     Ok(())
 }
+
+/// A library among very many other keys is found if its keys are named, and what was seen is told.
+#[tokio::test]
+async fn a_rare_library_is_found_by_the_names_of_its_keys() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    for first in (0..100_000).step_by(1000) {
+        let mut fill = cmd("MSET");
+        for n in first..first + 1000 {
+            fill.arg(format!("other:{n}")).arg(1);
+        }
+        let () = store.query(&fill).await?;
+    }
+    record(&store, "HSET bull:mail:meta version bullmq:6.7.0").await?;
+    let budget = Budget::default().keys(500).matching("bull:*");
+    let recognition = recognise(&store, &budget).await?;
+    assert_eq!(best(&recognition).get("bullmq"), Some(&0.99));
+    assert!(recognition.complete);
+    let some = recognise(&store, &Budget::default().keys(500).matching("other:*")).await?;
+    assert!(!some.complete && some.sampled == 500, "{}", some.sampled);
+    // Without time for it, it is not said that all keys were seen.
+    let hasty = Budget::default().matching("bull:*").time(Duration::ZERO);
+    assert!(!recognise(&store, &hasty).await?.complete);
+    Ok(())
+}
+
+/// Names of fields can be as large as values.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_names_of_fields_are_not_read() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&format!("{}?timeout=10s", server.url())).await?;
+    let large = vec![b'x'; 4 << 20];
+    for n in 0..3 {
+        let mut set = cmd("HSET");
+        set.arg(format!("h:{n}")).arg(&large).arg("v");
+        let _: u64 = store.query(set.arg("a").arg("b")).await?;
+    }
+    // A job with much data is still known by its fields.
+    let job =
+        "HSET bull:mail:1 name welcome data [] opts {} timestamp 1794784761931 delay 0 priority 0";
+    record(&store, job).await?;
+    let _: u64 = store
+        .query(cmd("HSET").arg("bull:mail:1").arg("data").arg(&large))
+        .await?;
+    record(&store, "HSET bull:mail:meta version bullmq:6.7.0").await?;
+    let before: u64 = server.info("total_net_output_bytes").await?.parse()?;
+    let recognition = recognise(&store, &Budget::default()).await?;
+    let after: u64 = server.info("total_net_output_bytes").await?.parse()?;
+    assert!(
+        after - before < 64 << 10,
+        "{} bytes were read",
+        after - before
+    );
+    let queue = recognition
+        .of(Library::BullMq)
+        .next()
+        .context("the queue")?;
+    assert_eq!(queue.subject, "bull:mail");
+    Ok(())
+}

@@ -841,3 +841,38 @@ async fn looking_for_dead_consumers_is_cheap_and_done_by_one() -> Result<()> {
     tokio::time::timeout(long(), consumer.run(handler, stop)).await??;
     stopped.await?
 }
+
+/// From version 7.1 on a job may say for how long it is retried; then the number of retries does not count.
+#[tokio::test]
+async fn a_job_is_retried_for_as_long_as_it_says() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let now = store.time().await?.as_secs_f64();
+    for (n, factor) in [1.0, 1000.0].into_iter().enumerate() {
+        let times = [
+            ("within", 3600, now - 60.0, 90),
+            ("over", 60, now - 3600.0, 0),
+        ];
+        for (class, time, first, count) in times {
+            let job = json!({
+                "class": class, "jid": format!("{class}-{n}"), "args": [], "queue": "q", "retry": 5,
+                "retry_for": time, "failed_at": first * factor, "retry_count": count,
+                "created_at": first * factor,
+            });
+            let push = cmd("LPUSH").arg("queue:q").arg(job.to_string()).take();
+            let _: u64 = store.query(&push).await?;
+        }
+    }
+    let sidekiq = Sidekiq::new(&store, Times::Seconds);
+    let handler = |_: SidekiqJob| async { Err(JobFailure::new("no luck")) };
+    consume(&sidekiq, "q", handler, async || {
+        let count = cmd("GET").arg("stat:processed").take();
+        store.query::<Option<u64>>(&count).await.ok().flatten() == Some(4)
+    })
+    .await?;
+    for (set, class) in [("retry", "within"), ("dead", "over")] {
+        let jobs = members(&store, set).await?;
+        assert_eq!(jobs.len(), 2, "{set}: {jobs:?}");
+        assert!(jobs.iter().all(|job| job.contains(class)), "{jobs:?}");
+    }
+    Ok(())
+}

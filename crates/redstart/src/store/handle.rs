@@ -371,7 +371,7 @@ impl Store {
     ///
     /// Those of [`query`](Self::query).
     pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
-        let found = self.scan_bytes(pattern, usize::MAX).await?;
+        let found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
         let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
         found.into_iter().map(text).collect()
     }
@@ -394,17 +394,50 @@ impl Store {
     ///
     /// Those of [`query`](Self::query).
     pub async fn sample(&self, pattern: &str, at_most: usize) -> Result<Vec<Vec<u8>>> {
-        let found = self.scan_bytes(pattern, at_most).await?;
-        Ok(found.into_iter().collect())
+        Ok(self.scan_bytes(pattern, at_most, None).await?.keys)
     }
 
+    /// As [`sample`](Self::sample), for keys that may be rare: it goes on for as long as `time` allows, however few of the keys match, and says whether it has
+    /// seen all of them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use std::time::Duration;
+    /// # let store = redstart::Store::connect("memory://").await?;
+    /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
+    /// let sample = store.sample_for("greet*", 100, Duration::from_secs(1)).await?;
+    /// assert_eq!((sample.keys, sample.complete), (vec![b"greeting".to_vec()], true));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query).
+    pub async fn sample_for(
+        &self,
+        pattern: &str,
+        at_most: usize,
+        time: Duration,
+    ) -> Result<Sample> {
+        self.scan_bytes(pattern, at_most, Some(Instant::now() + time))
+            .await
+    }
+
+    /// Without a time the pages are bounded by the keys that are wanted.
     async fn scan_bytes(
         &self,
         pattern: &str,
         at_most: usize,
-    ) -> Result<std::collections::BTreeSet<Vec<u8>>> {
+        ends: Option<Instant>,
+    ) -> Result<Sample> {
         let mut found = std::collections::BTreeSet::new();
-        let count = at_most.clamp(10, 500);
+        let mut complete = true;
+        // Large pages where few keys of a page match.
+        let count = if ends.is_some() && pattern != "*" {
+            1000
+        } else {
+            at_most.clamp(10, 500)
+        };
         let page = |cursor: u64| {
             let mut cmd = redis::cmd("SCAN");
             cmd.arg(cursor)
@@ -438,12 +471,24 @@ impl Store {
                 pages += 1;
                 found.extend(keys.into_iter().take(left));
                 cursor = next;
-                if cursor == 0 || here >= at_most || pages > at_most / 100 {
+                if cursor == 0 {
+                    complete &= here <= at_most;
+                    break;
+                }
+                let is_over = match ends {
+                    Some(ends) => Instant::now() >= ends,
+                    None => pages > at_most / 100,
+                };
+                if here >= at_most || is_over {
+                    complete = false;
                     break;
                 }
             }
         }
-        Ok(found)
+        Ok(Sample {
+            keys: found.into_iter().collect(),
+            complete,
+        })
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.
@@ -614,6 +659,16 @@ pub(super) fn count_doubt(error: &Error) {
     if error.is_in_doubt() {
         metrics::counter!("redstart_store_doubts_total").increment(1);
     }
+}
+
+/// What [`Store::sample_for`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sample {
+    /// The keys, in no order that means anything.
+    pub keys: Vec<Vec<u8>>,
+    /// Whether these are all keys that match: every node was asked to its end.
+    pub complete: bool,
 }
 
 /// What [`Store::health`] found.

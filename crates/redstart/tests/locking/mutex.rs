@@ -384,12 +384,18 @@ matrix! {
         let cheap = Mutex::builder(&store, backend.namespace(), "m").unfenced().build()?;
         let wait = Duration::from_millis(50);
 
-        let mut set = redis::cmd("SET");
-        set.arg(&key).arg("a client of another language").arg("PX").arg(60_000);
-        store.query::<()>(&set).await?;
-        assert!(mutex.lock(wait).await?.is_none() && cheap.lock(wait).await?.is_none());
-        let holder: String = store.query(redis::cmd("GET").arg(&key)).await?;
-        assert_eq!(holder, "a client of another language");
+        // Some begin as ours do.
+        let digits = "0123456789abcdef0123456789abcde";
+        let like_ours = [format!("rs-{digits}"), format!("rs-{digits}0f"), format!("rs-{digits}g")];
+        let others = ["a client of another language", "rs-web-3", "rs-", "rs-web:3"].map(str::to_owned);
+        for token in others.into_iter().chain(like_ours) {
+            let mut set = redis::cmd("SET");
+            set.arg(&key).arg(&token).arg("PX").arg(60_000);
+            store.query::<()>(&set).await?;
+            assert!(mutex.lock(wait).await?.is_none() && cheap.lock(wait).await?.is_none());
+            let holder: String = store.query(redis::cmd("GET").arg(&key)).await?;
+            assert_eq!(holder, token);
+        }
 
         store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
         let guard = must(mutex.try_lock().await).await?;

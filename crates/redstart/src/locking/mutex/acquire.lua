@@ -11,8 +11,11 @@
 if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local holder = redis.call('GET', KEYS[1])
   if holder ~= ARGV[1] and holder ~= ARGV[1] .. '+' then
-    -- Only holders of this library look for the mark; tokens of other clients are left unchanged.
-    if ARGV[3] == '1' and string.sub(holder, 1, 3) == 'rs-' and string.sub(holder, -1) ~= '+' then
+    -- Only holders of this library look for the mark; tokens of other clients are left unchanged, also if they begin as ours do:
+    -- `rs-`, 32 hexadecimal digits, and a label after a colon or nothing.
+    local digits = string.match(holder, '^rs%-(%x+)')
+    local ours = digits and #digits == 32 and (#holder == 35 or string.sub(holder, 36, 36) == ':')
+    if ARGV[3] == '1' and ours and string.sub(holder, -1) ~= '+' then
       redis.call('APPEND', KEYS[1], '+')
     end
     return redis.call('PTTL', KEYS[1])
