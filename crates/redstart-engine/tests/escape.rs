@@ -242,8 +242,10 @@ fn no_script_breaks_the_interpreter() {
     }
     for script in [
         "return #{unpack({}, 1, 7000)}",
+        "return select('#', string.find('x', ('()'):rep(32)))",
+        "return select('#', unpack({}, 5, 4))",
         "local t = {} for i = 1, 5000 do t[i] = i end return select('#', unpack(t))",
-        "return ('a'):rep(99999):find(('a?'):rep(400))",
+        "return ('a'):rep(99999):find(('a?'):rep(200))",
         "return ('+'):rep(99999):find(('+'):rep(99999), 1, true)",
         "for i = 1, 99 do assert(loadstring('return 1', i .. 'name\\0tail')) collectgarbage() end return 1",
     ] {

@@ -13,6 +13,10 @@ local unwrap, unwrap_text = host.unwrap, host.unwrap_text
 local tonumber, error = tonumber, error
 -- Numbers beyond this do not stand for a place in a table.
 local FAR = 2 ^ 30
+-- So many a function of Lua's own may return.
+local MOST_VALUES = 8000
+-- A pattern of this length has no more captures than pcall has places for.
+local FEW_CAPTURES = 30
 
 -- Lua 5.1 has no read-only tables: a library is an empty table in front of the true one. Two rules
 -- keep it read-only:
@@ -91,17 +95,15 @@ local globals = {
     -- Lua counts the values with 32 bits, and a longer range would end the process.
     unpack = function(t, from, to)
         if type(t) == "table" then
-            local first, last = from or 1, to or #t
-            if type(first) == "number" and type(last) == "number" and last - first < 4000 then
-                if first > -FAR and first < FAR and last < FAR then
+            local first, last = tonumber(from or 1), tonumber(to or #t)
+            if first and last then
+                if first > -FAR and first < FAR and last > -FAR and last - first < MOST_VALUES then
                     return unpack(t, first, last)
                 end
-            end
-            first, last = tonumber(first), tonumber(last)
-            if first and last and not (first > -FAR and first < FAR and last > -FAR and last < FAR) then
                 host.raise_own("unpack", "too many results to unpack", 2)
             end
         end
+        -- Not for values: pcall needs a place more than Lua has made sure of.
         return settle_own("unpack", pcall(unpack, t, from, to))
     end,
     getmetatable = getmetatable,
@@ -219,11 +221,11 @@ tables.setn = function(t, ...)
 end
 
 -- Each of these characters costs a level of the C stack while a pattern is matched, and that has no limit of its own.
-local COMPLEX, MOST_COMPLEX = "[?*+()-]", 1000
-local find, gsub = string.find, string.gsub
+local COMPLEX, MOST_COMPLEX = "[?*+()-]", 400
+local gsub = string.gsub
 
 local function check_pattern(name, pattern)
-    if type(pattern) == "string" and #pattern > MOST_COMPLEX then
+    if #pattern > MOST_COMPLEX then
         local _, count = gsub(pattern, COMPLEX, "")
         if count > MOST_COMPLEX then
             host.raise_own(name, "pattern too complex", 3)
@@ -231,21 +233,21 @@ local function check_pattern(name, pattern)
     end
 end
 
-for _, name in ipairs({ "gfind", "gmatch", "gsub", "match" }) do
+for _, name in ipairs({ "find", "gfind", "gmatch", "gsub", "match" }) do
     local own = string[name]
     string[name] = own and function(...)
-        local _, pattern = ...
-        check_pattern(name, pattern)
+        local _, pattern, third, plain = ...
+        if type(pattern) == "string" and #pattern > FEW_CAPTURES then
+            if name ~= "find" or not plain then
+                check_pattern(name, pattern)
+            end
+            return own(...)
+        elseif type(third) == "function" then
+            -- Its calls may be nested as deeply as Lua allows, and its errors are the script's.
+            return own(...)
+        end
         return settle_own(name, pcall(own, ...))
     end
-end
-
-string.find = function(...)
-    local _, pattern, _, plain = ...
-    if not plain then
-        check_pattern("find", pattern)
-    end
-    return settle_own("find", pcall(find, ...))
 end
 
 math.random, math.randomseed = host.random, host.randomseed
