@@ -20,7 +20,8 @@ if redis.call('HGET', KEYS[2], pair) == ARGV[1] .. ' ' .. ARGV[4] then
       if ARGV[1] == 'follow' then
         -- Its caller may be another one.
         local hour_ago = string.format('%.0f', tonumber(ARGV[4]) - 3600 * 1000000)
-        redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', hour_ago)
+        local old = redis.call('ZRANGE', KEYS[5], '-inf', hour_ago, 'BYSCORE', 'LIMIT', 0, 100)
+        if #old > 0 then redis.call('ZREM', KEYS[5], unpack(old)) end
         redis.call('ZADD', KEYS[5], ARGV[4], ARGV[3] .. '\0' .. ARGV[4])
         redis.call('EXPIRE', KEYS[5], 3600)
       end

@@ -13,8 +13,10 @@ return { 'a1', 'a2', 'a3', 'b1', 'b2', 'b3' }, { 'block', 'a', 'b' }
 zfill('following', PAST)
 hfill('intents', 'follow 1')
 zfill('by_time', 1)
-call('HSET', 'intents', 'a\0b', 'follow 17')
-return { 'following', 'intents', 'by_time', 'seen' }, { 'follow', 'a', 'b', 17, 1, 1 }
+zfill('refused', 1)
+local number = text(7200 * 1000000)
+call('HSET', 'intents', 'a\0b', 'follow ' .. number)
+return { 'following', 'intents', 'by_time', 'seen', 'refused' }, { 'follow', 'a', 'b', number, 0, 1 }
 
 -- [graph.intend]
 for _, key in ipairs({ 'following', 'followers', 'blocked' }) do zfill(key, PAST) end
