@@ -97,10 +97,11 @@ impl Breaking {
             }
             return None;
         };
-        // Its place is free when its lease ends.
-        let others = state.probes.values().filter(|(_, at)| {
-            let excused = world.may_have_lost(*at, now) || world.clock_jumped(*at, now);
-            valid(*at) && !excused
+        // Its place is free when its lease ends. What was lost after the first of two places may be the reason for the second.
+        let others = state.probes.values().filter(|(_, other)| {
+            let from = at.min(*other);
+            let excused = world.may_have_lost(from, now) || world.clock_jumped(from, now);
+            valid(*other) && !excused
         });
         let count = others.count() + 1;
         let many = count > self.probes as usize && valid(at);
