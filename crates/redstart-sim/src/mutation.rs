@@ -253,6 +253,5 @@ pub static MUTATIONS: &[Mutation] = &[
     script("an unfinished change that is overtaken", Graph, "graph.intend", "if pending then", "if false then"),
     script("a step of a change that arrives late and counts", Graph, "graph.apply", "if number > seen then", "if true then"),
     script("a follow that completes after its block", Graph, "graph.apply", "if pending and string.sub(pending, 1, 7) == 'follow ' then", "if false then"),
-    script("a follow that arrives after its block was lifted", Graph, "graph.complete", "redis.call('ZADD', KEYS[4], 'GT', ARGV[6], ARGV[3])", ""),
     script("a follow that was undone and is reported as blocked", Graph, "graph.complete", "return redis.call('ZSCORE', KEYS[5], ARGV[3] .. '\\0' .. ARGV[4]) and 0 or 1", "return (ARGV[1] ~= 'follow' or redis.call('ZSCORE', KEYS[1], ARGV[3])) and 1 or 0"),
 ];
