@@ -206,13 +206,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         None => None,
     };
     let mut failed = false;
+    // One listener for all of it: a signal between two looks is not missed.
+    let mut interrupts = interrupts()?;
     loop {
-        let (mut report, stopped) = match examine(&doctor, &args).await {
+        let (mut report, stopped) = match examine(&doctor, &args, &mut interrupts).await {
             Ok(seen) => seen,
             // A server that is away for a while is what one watches for.
             Err(Failure::Unavailable(line)) if args.watch.is_some() => {
                 anstream::eprintln!("redstart doctor: {line}; looking again");
-                match pause(&args).await {
+                match pause(&args, &mut interrupts).await {
                     true => continue,
                     false if failed => return Err(Failure::Claim),
                     false => return Ok(()),
@@ -251,18 +253,32 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         if !report.partial || baseline.is_none() {
             baseline = Some(Baseline::parse(&known)?);
         }
-        if !pause(&args).await {
+        if !pause(&args, &mut interrupts).await {
             return if failed { Err(Failure::Claim) } else { Ok(()) };
         }
     }
 }
 
+#[cfg(unix)]
+type Interrupts = tokio::signal::unix::Signal;
+#[cfg(windows)]
+type Interrupts = tokio::signal::windows::CtrlC;
+
+/// Every Ctrl-C from now on.
+fn interrupts() -> std::io::Result<Interrupts> {
+    #[cfg(unix)]
+    return tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt());
+    #[cfg(windows)]
+    return tokio::signal::windows::ctrl_c();
+}
+
 /// Waits for the next look; `false` if Ctrl-C ended the wait.
-async fn pause(args: &Args) -> bool {
+async fn pause(args: &Args, interrupts: &mut Interrupts) -> bool {
     let time = args.watch.flatten().unwrap_or(Duration::from_secs(60));
     tokio::select! {
+        biased;
+        _ = interrupts.recv() => false,
         () = tokio::time::sleep(time) => true,
-        _ = tokio::signal::ctrl_c() => false,
     }
 }
 
@@ -305,7 +321,11 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Runs an examination with a progress bar. Ctrl-C ends it with what is known; a second one ends the program at once.
-async fn examine(doctor: &Doctor, args: &Args) -> Result<(Report, bool), Failure> {
+async fn examine(
+    doctor: &Doctor,
+    args: &Args,
+    interrupts: &mut Interrupts,
+) -> Result<(Report, bool), Failure> {
     let bar = match args.quiet || !std::io::stderr().is_terminal() {
         true => ProgressBar::hidden(),
         false => ProgressBar::new(0),
@@ -328,7 +348,7 @@ async fn examine(doctor: &Doctor, args: &Args) -> Result<(Report, bool), Failure
         tokio::select! {
             // Signals are listened to before anything is asked.
             biased;
-            _ = tokio::signal::ctrl_c() => {
+            _ = interrupts.recv() => {
                 if stopped {
                     bar.finish_and_clear();
                     std::process::exit(130);

@@ -246,7 +246,7 @@ impl<'a> Call<'a> {
 
     /// The call as one command that needs no script on the server.
     #[cfg(feature = "messaging")]
-    pub(crate) fn as_command(mut self) -> Cmd {
+    pub(crate) fn into_command(mut self) -> Cmd {
         self.with_source()
     }
 

@@ -211,7 +211,7 @@ impl ReliableList {
         self.renew(&name).await?;
         // And again on each new connection: a server that lost its data has lost the consumer too.
         let connection = self.0.store.dedicated(self.0.entity.key());
-        let connection = connection.greet(self.renewal(&name).as_command());
+        let connection = connection.greet(self.renewal(&name).into_command());
         let taking = Arc::new(Taking {
             connection: tokio::sync::Mutex::new(connection),
             taken: format!("taken:{name}"),
