@@ -341,6 +341,13 @@ impl World {
             inner.busy_until
         };
         tokio::time::sleep(busy.saturating_sub(self.trace.now())).await;
+        // Slots whose move waited for a node that was down: their connections are closed once more when it ends.
+        for _ in 0..500 {
+            if !self.map.as_ref().is_some_and(|map| map.is_moving()) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         self.trace
             .note("world", format_args!("all faults have ended"));
         self.net.heal();
