@@ -210,8 +210,8 @@ impl Selling {
             let number = history.begin(Call::Reserve(None), begun);
             let twin = client.twin();
             let call = client.perhaps_dropped(100, stock.reserve(&request, qty, hold));
-            // With shards, it asks the others, borrows, and asks again.
-            let most = deadline * if self.shards > 1 { 6 } else { 1 };
+            // It asks again if the sale that it knew is over. With shards, it asks the others, borrows, and asks again.
+            let most = deadline * if self.shards > 1 { 7 } else { 2 };
             let call = twin.timed("reserve", most, call).await;
             match call {
                 Some(Ok(answer)) => {
