@@ -112,7 +112,7 @@ impl PlanItem {
                 Purpose::Toolkit => "patterns",
             },
             library: Some(found.library),
-            // What is taken for a cache and is none may be the only copy of the data.
+            // What looks like a cache may be the only copy of the data.
             declare: (found.library.purpose() == Purpose::Cache && found.confidence <= 0.7)
                 .then_some("cache"),
             version: found.version.clone(),

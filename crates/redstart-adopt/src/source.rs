@@ -21,8 +21,9 @@ pub trait Source: Send {
     /// Names of keys that match a glob pattern: a sample, at most this many on each node.
     fn names<'a>(&'a mut self, matching: &'a str, at_most: usize) -> Answer<'a, Vec<Vec<u8>>>;
 
-    /// As [`names`](Self::names), for at most this long, with whether these are all keys that match. A source that cannot tell takes a short answer for all of them,
-    /// if the pattern matches every key.
+    /// As [`names`](Self::names), for at most this long, and whether these are all the keys that match.
+    ///
+    /// By default they are, if there are fewer than were asked for and the pattern matches every key.
     fn sample<'a>(
         &'a mut self,
         matching: &'a str,

@@ -458,24 +458,10 @@ impl Plan {
             Pattern::Idempotency => {
                 self.hurry();
                 self.weather.slow = (150, 1500);
-                for _ in 0..4 {
-                    let at = dice.millis(50, end);
-                    let client = dice.below(self.clients as u64) as usize;
-                    let lasts = dice.millis(1500, 6000);
-                    let kind = FaultKind::StopAtReply { client, lasts };
-                    self.faults.push(Fault { at, kind });
-                }
+                self.stand_still(&mut dice, end, (1500, 6000));
             }
             // Processes stand still between two steps of a change.
-            Pattern::Graph => {
-                for _ in 0..4 {
-                    let at = dice.millis(50, end);
-                    let client = dice.below(self.clients as u64) as usize;
-                    let lasts = dice.millis(300, 3000);
-                    let kind = FaultKind::StopAtReply { client, lasts };
-                    self.faults.push(Fault { at, kind });
-                }
-            }
+            Pattern::Graph => self.stand_still(&mut dice, end, (300, 3000)),
             // What was acknowledged last is lost.
             Pattern::Bloom | Pattern::CacheTags => {
                 let at = dice.millis(1000, 1000 + end);
@@ -483,6 +469,17 @@ impl Plan {
                 self.faults.push(Fault { at, kind });
             }
             _ => {}
+        }
+    }
+
+    /// Processes stand still before they read a reply, four times, for so many milliseconds.
+    fn stand_still(&mut self, dice: &mut Dice, end: u64, lasts: (u64, u64)) {
+        for _ in 0..4 {
+            let at = dice.millis(50, end);
+            let client = dice.below(self.clients as u64) as usize;
+            let lasts = dice.millis(lasts.0, lasts.1);
+            let kind = FaultKind::StopAtReply { client, lasts };
+            self.faults.push(Fault { at, kind });
         }
     }
 

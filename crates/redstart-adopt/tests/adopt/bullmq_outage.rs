@@ -109,7 +109,7 @@ on!(doubt: an_end_whose_reply_was_lost_is_recognised);
 /// One renewal that fails does not lose the lease.
 async fn renewals(side: Side) -> Result<()> {
     let name = unique_namespace("renewals");
-    let lease = Duration::from_secs(4);
+    let lease = Duration::from_secs(8);
     let proxy = Proxy::to(&format!("127.0.0.1:{}", side.port)).await?;
     let through = Store::connect(&format!("{}?timeout=1s", proxy.url())).await?;
     let (store, queue) = (side.store().await?, BullQueue::new(&through, &name)?);

@@ -150,6 +150,23 @@ fn graphs(store: &Store, backend: &Backend) -> anyhow::Result<[Graph; 2]> {
     ])
 }
 
+/// Polls a follow until it has arrived at the star's side; its caller does not go on. `false` if no step was left then.
+async fn falls_asleep<T>(
+    graph: &Graph,
+    fan: &str,
+    star: &str,
+    mut follow: std::pin::Pin<&mut impl Future<Output = T>>,
+) -> anyhow::Result<bool> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let asleep = eventually(Duration::from_secs(20), async || {
+        let counts = graph.counts(star).await;
+        counts.is_ok_and(|counts| counts.followers == 1)
+            || follow.as_mut().poll(&mut context).is_ready()
+    });
+    assert!(asleep.await);
+    Ok(!graph.is_following(fan, star).await?)
+}
+
 matrix! {
     async fn a_random_history_equals_the_model(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
@@ -268,18 +285,8 @@ matrix! {
         let mut held = 0;
         for n in 0..12 {
             let (fan, star) = (format!("fan-{n}"), format!("star-{n}"));
-            // The follow is polled until it has arrived at the star's side, and then its caller falls asleep.
             let mut follow = Box::pin(graph.follow(&fan, &star));
-            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            let asleep = eventually(Duration::from_secs(20), async || {
-                if graph.counts(&star).await.is_ok_and(|counts| counts.followers == 1) {
-                    return true;
-                }
-                follow.as_mut().poll(&mut context).is_ready()
-            }).await;
-            assert!(asleep);
-            if graph.is_following(&fan, &star).await? {
-                // One step, or none was left.
+            if !falls_asleep(&graph, &fan, &star, follow.as_mut()).await? {
                 continue;
             }
             held += 1;
@@ -304,16 +311,7 @@ matrix! {
         for n in 0..12 {
             let (fan, star) = (format!("fan-{n}"), format!("star-{n}"));
             let mut follow = Box::pin(graph.follow(&fan, &star));
-            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            let asleep = eventually(Duration::from_secs(20), async || {
-                if graph.counts(&star).await.is_ok_and(|counts| counts.followers == 1) {
-                    return true;
-                }
-                follow.as_mut().poll(&mut context).is_ready()
-            }).await;
-            assert!(asleep);
-            if graph.is_following(&fan, &star).await? {
-                // One step, or none was left.
+            if !falls_asleep(&graph, &fan, &star, follow.as_mut()).await? {
                 continue;
             }
             held += 1;

@@ -349,6 +349,8 @@ mod tests {
         filter.add("ann").await?;
         // It goes on before, or after, it looked at the partitions.
         for looked in [false, true] {
+            // One that nobody finished: its marks are still there.
+            let _ = filter.rebuild(500, 0.01).await?;
             let (building, current, next) = announce(&filter).await?;
             let states = current.states(&store).await?;
             let rebuild = filter.rebuild(2_000, 0.01).await?;
