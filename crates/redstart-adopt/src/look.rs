@@ -43,6 +43,8 @@ const LARGE: [&str; 10] = [
 ];
 /// The commands sent in one pipeline.
 const BATCH: usize = 256;
+/// What a budget without an end is cut to.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// What has been seen of a server so far.
 pub(crate) struct Look<'a> {
@@ -68,7 +70,8 @@ impl<'a> Look<'a> {
         scripts: &[&'static str],
     ) -> Result<Self> {
         let now = source.now().await?;
-        let ends = Instant::now() + budget.time;
+        let begun = Instant::now();
+        let ends = begun.checked_add(budget.time).unwrap_or(begun + YEAR);
         // Half of the time is for looking closer.
         let sample = source.sample(&budget.matching, budget.keys, budget.time / 2);
         let (keys, is_complete) = sample.await?;

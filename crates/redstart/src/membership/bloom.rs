@@ -259,8 +259,8 @@ impl Bloom {
                     }
                 }
                 for (number, index) in visit.moved {
-                    if state.find(number).is_none() && state.current.number() == generation.number()
-                    {
+                    // A partition of a generation that the root names moves only to one that the root names then, too.
+                    if state.find(number).is_none() && state.find(generation.number()).is_some() {
                         return Err(Error::config(
                             "the server lost a rebuild to which the filter had moved; rebuild the filter",
                         ));

@@ -407,6 +407,7 @@ impl Store {
     /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
     /// let sample = store.sample_for("greet*", 100, Duration::from_secs(1)).await?;
     /// assert_eq!((sample.keys, sample.complete), (vec![b"greeting".to_vec()], true));
+    /// # assert!(store.sample_for("greet*", 100, Duration::MAX).await?.complete);
     /// # Ok(()) }
     /// ```
     ///
@@ -419,8 +420,8 @@ impl Store {
         at_most: usize,
         time: Duration,
     ) -> Result<Sample> {
-        self.scan_bytes(pattern, at_most, Some(Instant::now() + time))
-            .await
+        let ends = Instant::now() + time.min(crate::duration::LONGEST);
+        self.scan_bytes(pattern, at_most, Some(ends)).await
     }
 
     /// Without a time the pages are bounded by the keys that are wanted.

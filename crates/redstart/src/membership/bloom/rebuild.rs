@@ -388,4 +388,29 @@ mod tests {
         assert!(filter.contains("ann").await?);
         Ok(())
     }
+
+    #[tokio::test]
+    async fn a_root_that_is_two_rebuilds_behind_is_an_error_until_the_next_rebuild() -> Result<()> {
+        let store = Store::connect("memory://").await?;
+        let filter = Bloom::builder(&store, "app", "users")
+            .capacity(1_000)
+            .create()
+            .await?;
+        let first = filter.rebuild(1_000, 0.01).await?;
+        let before = read_root(&store, &filter.root).await?;
+        first.finish().await?;
+        let second = filter.rebuild(1_000, 0.01).await?;
+        second.finish().await?;
+        // A failover: the node of the root forgets both, those of the partitions do not.
+        let now = read_root(&store, &filter.root).await?;
+        swap_root(&store, &filter.root, &now, &before).await?;
+        let lost = filter.contains("ann").await;
+        assert!(lost.as_ref().is_err_and(Error::is_config), "{lost:?}");
+        let rebuild = filter.rebuild(1_000, 0.01).await?;
+        rebuild.add_many(&["ann"]).await?;
+        rebuild.finish().await?;
+        assert!(filter.contains("ann").await?);
+        assert!(!filter.contains("bob").await?);
+        Ok(())
+    }
 }
