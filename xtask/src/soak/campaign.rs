@@ -519,8 +519,8 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         counts: &[
             ("DOCTOR_KEYS", 10_000_000),
             ("DOCTOR_LIVE_KEYS", 1_000_000),
-            ("DOCTOR_LIVE_SECONDS", 20),
-            ("DOCTOR_LIVE_ROUNDS", 5),
+            ("DOCTOR_LIVE_MILLIS", 3_000),
+            ("DOCTOR_LIVE_ROUNDS", 15),
         ],
     },
     Campaign {

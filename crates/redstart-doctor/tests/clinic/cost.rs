@@ -2,7 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use redstart_testkit::{Kind, Server, figure, redis_cli, scale, wait_until};
@@ -299,109 +304,153 @@ async fn idle_times_stay_as_they_are() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks the server again and again until it is told to end; returns the latencies in microseconds.
-async fn work(
-    url: String,
-    end: std::sync::Arc<std::sync::atomic::AtomicBool>,
-) -> redis::RedisResult<Vec<u64>> {
+/// How many clients a live workload has, and how many requests each sends per millisecond.
+const CLIENTS: usize = 4;
+const BURST: usize = 2;
+
+/// One client that sends a few requests each millisecond until it is told to end; their latencies in microseconds.
+async fn requests(url: String, end: Arc<AtomicBool>) -> anyhow::Result<Vec<u64>> {
     let mut client = client(&url).await?;
     let mut took = Vec::new();
-    for i in 0u64.. {
-        if end.load(std::sync::atomic::Ordering::Relaxed) {
-            break;
+    let mut ticks = tokio::time::interval(Duration::from_millis(1));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while !end.load(Ordering::Relaxed) {
+        ticks.tick().await;
+        for _ in 0..BURST {
+            let key = format!("user:{}:name", (took.len() as u64).wrapping_mul(7919) % 10_000);
+            let begun = Instant::now();
+            redis::cmd("GET")
+                .arg(&key)
+                .query_async::<Option<String>>(&mut client)
+                .await?;
+            took.push(begun.elapsed().as_micros() as u64);
         }
-        let begun = std::time::Instant::now();
-        let key = format!("user:{}:name", i.wrapping_mul(7919) % 10_000);
-        redis::cmd("GET")
-            .arg(&key)
-            .query_async::<Option<String>>(&mut client)
-            .await?;
-        took.push(begun.elapsed().as_micros() as u64);
     }
     Ok(took)
+}
+
+/// Keeps a process or thread on one core. Whether that could be done: in a container of one core it cannot.
+fn pin(id: u32, core: usize) -> bool {
+    run("taskset", &["-a", "-c", "-p", &core.to_string(), &id.to_string()])
+}
+
+fn run(program: &str, args: &[&str]) -> bool {
+    let mut command = std::process::Command::new(program);
+    let command = command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The number that the kernel gave to this thread.
+fn this_thread() -> Option<u32> {
+    let link = std::fs::read_link("/proc/thread-self").ok()?;
+    link.file_name()?.to_str()?.parse().ok()
+}
+
+/// Runs on a thread of its own, on the core of the clients: the server has another one to itself.
+fn on_the_core_of_clients<T: Send + 'static>(
+    yields: bool,
+    work: impl Future<Output = anyhow::Result<T>> + Send + 'static,
+) -> tokio::task::JoinHandle<anyhow::Result<T>> {
+    tokio::task::spawn_blocking(move || {
+        if let Some(thread) = this_thread() {
+            run("taskset", &["-c", "-p", "1", &thread.to_string()]);
+            // Who examines sits elsewhere: the clients' core is theirs whenever they want it.
+            let policy = if yields { "--idle" } else { "--other" };
+            run("chrt", &[policy, "--pid", "0", &thread.to_string()]);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(work)
+    })
 }
 
 /// What one window of a live workload was like.
 struct Window {
     requests: usize,
-    rate: f64,
     p99: u64,
     /// The doctor's commands, if it was there.
     commands: u64,
 }
 
-/// A workload for this long, with one examination at its beginning or without.
-async fn window(server: &Server, stage: &str, length: Duration) -> anyhow::Result<Window> {
-    let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let mut workers = tokio::task::JoinSet::new();
-    for _ in 0..4 {
-        workers.spawn(work(server.url(), std::sync::Arc::clone(&end)));
-    }
-    let begun = std::time::Instant::now();
-    let examination = match stage {
-        "none" => None,
-        "free" => Some(doctor(&server.url())),
-        "sampled" => Some(doctor(&server.url()).sampled().walk(length / 2)),
-        _ => Some(doctor(&server.url()).observed(length / 2)),
-    };
-    let commands = match examination {
-        Some(examination) => examine(examination).await?.cost.commands,
-        None => 0,
-    };
-    tokio::time::sleep(length.saturating_sub(begun.elapsed())).await;
-    let elapsed = begun.elapsed().as_secs_f64();
-    end.store(true, std::sync::atomic::Ordering::Relaxed);
-    let mut took = Vec::new();
-    while let Some(worker) = workers.join_next().await {
-        took.extend(worker??);
-    }
+/// A workload for this long, with examinations one after the other, or with none.
+async fn window(server: &Server, stage: &'static str, length: Duration) -> anyhow::Result<Window> {
+    let end = Arc::new(AtomicBool::new(false));
+    let (url, ends) = (server.url(), end.clone());
+    let clients = on_the_core_of_clients(false, async move {
+        let clients = (0..CLIENTS).map(|_| requests(url.clone(), ends.clone()));
+        Ok(futures_util::future::try_join_all(clients).await?.concat())
+    });
+    let (url, ends) = (server.url(), end.clone());
+    let examinations = on_the_core_of_clients(true, async move {
+        let mut commands = 0;
+        while stage != "none" && !ends.load(Ordering::Relaxed) {
+            let examination = match stage {
+                "free" => doctor(&url),
+                "sampled" => doctor(&url).sampled().walk(length),
+                _ => doctor(&url).observed(length),
+            };
+            commands = commands.max(examine(examination).await?.cost.commands);
+        }
+        Ok(commands)
+    });
+    tokio::time::sleep(length).await;
+    end.store(true, Ordering::Relaxed);
+    let mut took = clients.await??;
+    let commands = examinations.await??;
     took.sort_unstable();
     Ok(Window {
         requests: took.len(),
-        rate: took.len() as f64 / elapsed,
         p99: took.get(took.len() * 99 / 100).copied().unwrap_or(0),
         commands,
     })
 }
 
-/// The middle of some numbers.
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
+/// The middle of some ratios, and where the middle is with a certainty of about 95 %.
+fn middle(mut ratios: Vec<f64>) -> String {
+    ratios.sort_by(f64::total_cmp);
+    let count = ratios.len() as f64;
+    // By the order of the values alone: the middle lies between those so far from it that chance hardly gets there.
+    let away = 0.98 * count.sqrt();
+    let at = |place: f64| ratios[(place.max(0.0) as usize).min(ratios.len() - 1)];
+    let (low, high) = (at(count / 2.0 - away), at((count / 2.0 + away).floor()));
+    format!("{:.3} ({low:.3} to {high:.3})", at(count / 2.0))
 }
 
-/// Times are printed as figures: windows with one examination between windows without, each compared with the mean of the two
-/// beside it, and the two of them with each other, which is what the machine does on its own. What is asserted are counts:
-/// the workload goes on, and the doctor's commands are bounded by the number of keys, whatever the machine does meanwhile.
+/// Times are printed as figures: windows with examinations between windows without, each compared with the mean of the two
+/// beside it; and windows without compared in the same way, which is what the machine does on its own. The server has a core
+/// to itself, and the doctor's own work waits for the clients', as on another machine. What is asserted are counts: the
+/// workload goes on, and the doctor's commands are bounded by the number of keys, whatever the machine does meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_workload_goes_on_during_every_stage() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let keys = scale(20_000, "doctor live keys");
     fill(&server, keys).await?;
-    let length = Duration::from_secs(scale(2, "doctor live seconds"));
+    let pinned = server.pid().is_some_and(|pid| pin(pid, 0));
+    let length = Duration::from_millis(scale(500, "doctor live millis"));
     let rounds = scale(1, "doctor live rounds");
     // The first window is slower than the others.
-    window(&server, "none", length / 4).await?;
-    for stage in ["free", "sampled", "observed"] {
-        let (mut p99, mut rate, mut alone, mut commands) = (vec![], vec![], vec![], 0);
+    window(&server, "none", length).await?;
+    for stage in ["none", "free", "sampled", "observed"] {
+        let (mut ratios, mut without, mut commands) = (vec![], vec![], 0);
         let mut before = window(&server, "none", length).await?;
         for _ in 0..rounds {
             let with = window(&server, stage, length).await?;
             let after = window(&server, "none", length).await?;
             assert!(with.requests > 20, "no progress in stage {stage}");
-            p99.push(2.0 * with.p99 as f64 / (before.p99 + after.p99).max(1) as f64);
-            rate.push(2.0 * with.rate / (before.rate + after.rate).max(1.0));
-            let pair = (before.p99.max(1) as f64, after.p99.max(1) as f64);
-            alone.push(pair.0.max(pair.1) / pair.0.min(pair.1));
+            ratios.push(2.0 * with.p99 as f64 / (before.p99 + after.p99).max(1) as f64);
+            without.push(after.p99);
             commands = commands.max(with.commands);
             before = after;
         }
+        without.sort_unstable();
         figure(format!(
-            "stage {stage} over {keys} keys, medians of {rounds} windows of {} s with one examination: p99 of clients {:.2} times and requests {:.2} times those without; two windows without differ {:.2} times in p99; at most {commands} commands, {:.4} per key",
-            length.as_secs(),
-            median(p99),
-            median(rate),
-            median(alone),
+            "stage {stage} over {keys} keys, {rounds} windows of {} ms{}: p99 of {CLIENTS} clients with {} requests per second {} times that without, which is {} us; at most {commands} commands in an examination, {:.4} per key",
+            length.as_millis(),
+            if pinned { ", the server on a core of its own" } else { "" },
+            CLIENTS * BURST * 1000,
+            middle(ratios),
+            without[without.len() / 2],
             commands as f64 / keys as f64,
         ));
         // A command per 100 names, or per 20 where the server was slow to answer; the rest is the same for any number.

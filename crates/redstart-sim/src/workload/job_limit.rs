@@ -85,7 +85,9 @@ struct Entry {
 /// A handler that runs.
 struct Run {
     run: u64,
+    number: u64,
     group: Option<u64>,
+    /// When it began, or the run of the same job that was still going on then.
     since: Duration,
     process: Option<Arc<Process>>,
     context: JobContext,
@@ -216,10 +218,14 @@ fn begin(
     }
     guard.runs += 1;
     let run = guard.runs;
+    // A second run beside the first: the server lost the first reservation, and takes the end of either run for the end of both.
+    let same = guard.running.iter().filter(|run| run.number == number);
+    let since = same.map(|run| run.since).min().unwrap_or(world.now());
     guard.running.push(Run {
         run,
+        number,
         group,
-        since: world.now(),
+        since,
         process: current(),
         context,
     });
