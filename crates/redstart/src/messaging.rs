@@ -25,7 +25,7 @@ mod wake;
 pub use notify::{NotifyConsumer, NotifySet, NotifySetBuilder};
 pub use priority::{PriorityConsumer, PriorityQueue, PriorityQueueBuilder, Reservation};
 pub use queue::{
-    Backoff, Cancelled, ChildFailure, ChildResult, CronEntry, CronPut, DeadGroup, DeadLetter,
+    Backoff, Cancelled, ChildFailure, ChildResult, Children, CronEntry, CronPut, DeadGroup, DeadLetter,
     DeadLetters, DispatchedJob, Dispatcher, DispatcherBuilder, Enqueue, EnqueueMany, EnqueueRaw,
     Enqueued, EnqueuedMany, Flow, FlowAdded, FromJob, FromRef, IntoVerdict, Job, JobAttempt,
     JobContext, JobCursor, JobDetails, JobFence, JobFunction, JobHandle, JobHandler, JobId,
