@@ -155,7 +155,11 @@ fn wanted(form: &Query) -> Result<impl Fn(&DeadLetter) -> bool, Problem> {
 const MOST_LETTERS: u64 = 20_000;
 
 async fn how_many(queue: &Queue, form: &Query) -> Result<u64, Problem> {
-    if let Some(id) = one_letter(form)? {
+    if form.given("letter").is_some() {
+        // What is no letter's id is none of the letters.
+        let Ok(Some(id)) = one_letter(form) else {
+            return Ok(0);
+        };
         let found = queue.job(id).await?;
         return Ok(found.map_or(0, |found| u64::from(found.job.state == JobState::Dead)));
     }

@@ -249,7 +249,8 @@ async fn each_step_is_small_and_a_stop_is_heard() -> Result<()> {
     assert_eq!(end["stage"], "stopped", "{end}");
     ensure!((100..20_000).contains(&changed), "{end}");
     assert_eq!(queue.inspect().counts().await?.ready, 20_000 - changed, "all that is changed is counted");
-    // Between two looks at records for a change, at most a piece of jobs is deleted.
+    // Between two looks at records for a change, at most a piece of jobs is deleted; the scripts of the first piece are sent
+    // again, because the server does not know them.
     let seen = tap.round_trips("n:queue:{q}").await?;
     let mut run = 0;
     let mut longest = 0;
@@ -257,7 +258,7 @@ async fn each_step_is_small_and_a_stop_is_heard() -> Result<()> {
         run = if command.name().starts_with("EVAL") { run + 1 } else { 0 };
         longest = longest.max(run);
     }
-    ensure!((1..=26).contains(&longest), "{longest} scripts at once");
+    ensure!((1..=50).contains(&longest), "{longest} scripts at once");
     let log = changes(&mut client, "n ").await?;
     let last = log.iter().rfind(|(what, ..)| what == "queue.bulk-delete").context("not written down")?;
     ensure!(last.1.ends_with("(stopped)") && last.2 == changed && last.3 == Some(20_000), "{log:?}");

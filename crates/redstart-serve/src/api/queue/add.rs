@@ -256,7 +256,7 @@ fn prepare<'a>(queue: &'a Queue, job: &'a NewJob) -> Result<EnqueueRaw<'a>, Prob
         adding = adding.delay(delay.duration()?);
     }
     if let Some(at) = job.at {
-        adding = adding.at(SystemTime::UNIX_EPOCH + at.duration()?);
+        adding = adding.at(SystemTime::UNIX_EPOCH + at.moment()?);
     }
     if let Some(group) = &job.group {
         adding = adding.group(group);
