@@ -251,19 +251,15 @@ impl Hand<'_> {
     }
 
     async fn follow(&mut self, action: &str, says: &str) -> Result<()> {
-        let link = format!("a[href*='act/{action}?']");
-        // What is asked for may not be there yet, and a live part is replaced now and then.
-        ensure!(
-            eventually(PATIENCE, async || {
-                let there = format!("return document.querySelector(\"{link}\") !== null");
-                matches!(self.browser.run(&there).await, Ok(there) if there == true)
-            })
-            .await,
-            "no {action} in {}",
-            self.browser.text().await?
-        );
-        self.browser.click(&link).await.with_context(|| action.to_owned())?;
+        self.click(&format!("a[href*='act/{action}?']")).await?;
         self.confirm(action, says).await
+    }
+
+    /// Clicks on what may not be there yet: a live part shows what was there up to two seconds ago.
+    async fn click(&self, css: &str) -> Result<()> {
+        let clicked = eventually(PATIENCE, async || self.browser.click(css).await.is_ok());
+        ensure!(clicked.await, "no {css} in {}", self.browser.text().await?);
+        Ok(())
     }
 
     /// On the page of the action: nothing is done before it is confirmed.
@@ -296,6 +292,18 @@ impl Hand<'_> {
     }
 }
 
+/// Six jobs become dead letters of one group.
+async fn die(api: &mut Client) -> Result<()> {
+    for n in 0..6 {
+        let lease = json!({"kinds": ["bad"], "wait": 30});
+        let leased = api.post("/v1/queues/q:lease", lease).await?.json();
+        let fence = &leased["jobs"][0]["fence"];
+        let failed = json!({"fence": fence, "error": format!("code {n}"), "dead": true});
+        ensure!(api.post("/v1/queues/q:fail", failed).await?.status == 200);
+    }
+    Ok(())
+}
+
 /// Every change that the dashboard can make is made by clicks, with its confirmation, and is in the audit log. One that is
 /// added to the code and not here makes this fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -316,14 +324,11 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
     for n in 0..4 {
         queue.enqueue_raw("later", format!("{{\"n\":{n}}}").as_bytes()).delay(hour).await?;
     }
-    for n in 0..6 {
+    for _ in 0..6 {
         queue.enqueue_raw("bad", b"1").await?;
-        let lease = json!({"kinds": ["bad"], "wait": 30});
-        let leased = api.post("/v1/queues/q:lease", lease).await?.json();
-        let failed = json!({"fence": leased["jobs"][0]["fence"], "error": format!("code {n}"), "dead": true});
-        ensure!(api.post("/v1/queues/q:fail", failed).await?.status == 200);
     }
-    let mutex = Mutex::builder(&store, "n", "m").label("stuck").without_renewal().build()?;
+    die(&mut api).await?;
+    let mutex = Mutex::builder(&store, "n", "m").label("stuck").ttl(hour).without_renewal().build()?;
     let _ticket = mutex.try_lock().await?.context("not granted")?.into_ticket()?;
     let sessions = Sessions::new(&store, "n", "web")?;
     for _ in 0..3 {
@@ -356,33 +361,24 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
     assert_eq!(counts().await?.delayed, 2);
     // A job's own page.
     hand.open(delayed).await?;
-    browser.click("td a.mono").await?;
+    hand.click("td a.mono").await?;
     browser.until("Timeline").await?;
     hand.follow("queue.cancel", "will not be tried again").await?;
     assert_eq!(counts().await?.delayed, 1);
     hand.open(page).await?;
-    browser.click("a[href*='act/queue.add?']").await?;
+    hand.click("a[href*='act/queue.add?']").await?;
     browser.until("Payload, JSON").await?;
     hand.fill("input[name=kind]", "mail").await?;
     hand.fill("textarea[name=payload]", "{\"to\": \"ann\"}").await?;
     hand.confirm("queue.add", "A job is added").await?;
     assert_eq!(counts().await?.ready, 2);
-    // One letter of the newest; the links of the groups come first.
+    // A group of letters, whose links come first, and then one letter.
     let letters = "/queues/q/dead?namespace=n";
     hand.act(letters, "queue.replay", "enqueued again").await?;
-    ensure!(counts().await?.dead < 6);
-    let left = counts().await?.dead;
-    if left == 0 {
-        // All were of one group: others must die for what follows.
-        for n in 0..6 {
-            let lease = json!({"kinds": ["bad"], "wait": 30});
-            let leased = api.post("/v1/queues/q:lease", lease).await?.json();
-            let failed = json!({"fence": leased["jobs"][0]["fence"], "error": format!("code {n}"), "dead": true});
-            ensure!(api.post("/v1/queues/q:fail", failed).await?.status == 200);
-        }
-    }
+    assert_eq!(counts().await?.dead, 0);
+    die(&mut api).await?;
     hand.open(letters).await?;
-    browser.click("a[href*='act/queue.purge?'][href*='letter=']").await?;
+    hand.click("a[href*='act/queue.purge?'][href*='letter=']").await?;
     hand.confirm("queue.purge", "1 dead letters are deleted").await?;
     assert_eq!(counts().await?.dead, 5);
 
@@ -390,12 +386,12 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
     for (verb, word) in [("stop", "It was stopped"), ("confirm", "It is done: 5 of 5")] {
         hand.open("/queues/q/bulk?namespace=n&state=dead&action=retry").await?;
         hand.fill("input[name=error]", "code").await?;
-        browser.click("form[action$='/queues/q/bulk?namespace=n'] button.primary").await?;
+        hand.click("form[action$='/queues/q/bulk?namespace=n'] button.primary").await?;
         browser.until("Yes, retry 5").await?;
         hand.forms.insert("/queues/{name}/bulk".to_owned());
         let held = counts().await?.dead;
         assert_eq!(held, 5, "nothing is done before it is confirmed");
-        browser.click(&format!("form[action*='/{verb}?'] button")).await?;
+        hand.click(&format!("form[action*='/{verb}?'] button")).await?;
         browser.until(word).await?;
         hand.forms.insert(format!("/queues/{{name}}/bulk/{{id}}/{verb}"));
     }
@@ -409,7 +405,7 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
     hand.open("/caches?namespace=n").await?;
     browser.until("Invalidate").await?;
     hand.fill("input[name=key]", "k").await?;
-    browser.click("form[action$='/act/cache.invalidate'] button").await?;
+    hand.click("form[action$='/act/cache.invalidate'] button").await?;
     hand.confirm("cache.invalidate", "is loaded anew").await?;
     hand.act("/sessions?namespace=n&user=ann", "session.revoke", "One session of ann ends").await?;
     assert_eq!(sessions.list("ann").await?.len(), 2);
@@ -430,7 +426,7 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
     browser.until("1 shown").await?;
     ensure!(browser.run("return document.querySelectorAll('tr[data-job]').length").await? == 1);
     hand.open("/queues/q/search?namespace=n&state=ready&text=nobody").await?;
-    browser.click("#stop").await?;
+    hand.click("#stop").await?;
     browser.until("Stopped").await?;
     let before = browser.text().await?;
     ensure!(before.contains("Go on from here"), "{before}");
