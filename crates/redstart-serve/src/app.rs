@@ -428,7 +428,14 @@ impl App {
         self.note(who, what, on, count, expected).await;
     }
 
-    pub(crate) async fn note(&self, who: String, what: &str, on: String, count: u64, expected: Option<u64>) {
+    pub(crate) async fn note(
+        &self,
+        who: String,
+        what: &str,
+        on: String,
+        count: u64,
+        expected: Option<u64>,
+    ) {
         self.rendered.clear();
         let change = Change {
             who,

@@ -63,10 +63,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/queues/{name}/flows", add_flow)
-            .doc(
-                FAMILY,
-                "Add a flow: jobs that run when other jobs are over",
-            )
+            .doc(FAMILY, "Add a flow: jobs that run when other jobs are over")
             .param("name", "pages")
             .body::<NewFlow>(json!({
                 "job": {"kind": "build_page", "payload": {"page": 7}, "children": [
@@ -106,7 +103,11 @@ pub(super) fn add_routes(routes: &mut Routes) {
                 "ann",
             )
             .query("kind", "Only jobs of this kind", "send_mail")
-            .query("error", "Only dead letters whose error contains this text", "")
+            .query(
+                "error",
+                "Only dead letters whose error contains this text",
+                "",
+            )
             .query("from", "Where to go on: `next` of the answer before", "")
             .reply::<Jobs>(200, "One page, or what one step of a search has found"),
     );
@@ -119,9 +120,17 @@ pub(super) fn add_routes(routes: &mut Routes) {
             )
             .param("name", "mail")
             .query("state", STATES, "ready")
-            .query("search", "Only jobs whose payload contains this text", "ann")
+            .query(
+                "search",
+                "Only jobs whose payload contains this text",
+                "ann",
+            )
             .query("kind", "Only jobs of this kind", "send_mail")
-            .query("error", "Only dead letters whose error contains this text", "")
+            .query(
+                "error",
+                "Only dead letters whose error contains this text",
+                "",
+            )
             .query("limit", "End after so many (default 100)", 10)
             .query("from", "Where to go on: `next` of an event before", "")
             .status(200, "A stream of events"),
@@ -147,9 +156,16 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .doc(FAMILY, "How far a change of many jobs is")
             .param("name", "mail")
             .param("id", "00000000000000000000000000000000")
-            .query("wait", "Seconds to wait until it is counted, or over (default 0)", 1)
+            .query(
+                "wait",
+                "Seconds to wait until it is counted, or over (default 0)",
+                1,
+            )
             .reply::<BulkView>(200, "How far it is")
-            .status(404, "It was forgotten, or another instance of the service has it"),
+            .status(
+                404,
+                "It was forgotten, or another instance of the service has it",
+            ),
     );
     routes.add(
         Route::post("/v1/queues/{name}/bulk/{id}:confirm", confirm_bulk)
@@ -166,7 +182,10 @@ pub(super) fn add_routes(routes: &mut Routes) {
         Route::delete("/v1/queues/{name}/bulk/{id}", stop_bulk)
             .by_hand("queue.bulk")
             .grants()
-            .doc(FAMILY, "Stop a change of many jobs. What is changed stays changed")
+            .doc(
+                FAMILY,
+                "Stop a change of many jobs. What is changed stays changed",
+            )
             .param("name", "mail")
             .param("id", "00000000000000000000000000000000")
             .reply::<BulkView>(200, "It stops"),

@@ -17,7 +17,9 @@ use crate::{
 
 fn action_of(form: &Query) -> Result<BulkAction, Problem> {
     let given = form.given("action").unwrap_or_default();
-    let found = BulkAction::ALL.into_iter().find(|action| action.name() == given);
+    let found = BulkAction::ALL
+        .into_iter()
+        .find(|action| action.name() == given);
     found.ok_or_else(|| Problem::invalid("action must be retry, promote, cancel or delete"))
 }
 
@@ -41,7 +43,9 @@ pub(super) async fn form(call: Call) -> Result<Reply, Problem> {
         Some(_) => action_of(&call.query)?,
         None => {
             let state = parse_state(state)?;
-            let fits = BulkAction::ALL.into_iter().find(|action| action.fits(state));
+            let fits = BulkAction::ALL
+                .into_iter()
+                .find(|action| action.fits(state));
             fits.unwrap_or(BulkAction::Retry)
         }
     };
@@ -85,7 +89,9 @@ pub(super) async fn begin(call: Call) -> Result<Reply, Problem> {
     };
     let (action, all) = (action_of(&form)?, form.flag("all"));
     let bulks = &call.app.bulks;
-    let bulk = bulks.begin(&call, &shell.namespace, &name, action, filter, all).await?;
+    let bulk = bulks
+        .begin(&call, &shell.namespace, &name, action, filter, all)
+        .await?;
     let page = format!("/queues/{}/bulk/{}", encode(&name), bulk.id);
     Ok(Reply::see_other(&shell.link(&page)))
 }
@@ -93,7 +99,10 @@ pub(super) async fn begin(call: Call) -> Result<Reply, Problem> {
 pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let name = call.param("name").to_owned();
-    let bulk = call.app.bulks.find(&shell.namespace, &name, call.param("id"))?;
+    let bulk = call
+        .app
+        .bulks
+        .find(&shell.namespace, &name, call.param("id"))?;
     let body = status(&shell, &name, &bulk);
     Ok(shell.page(
         "/queues",
@@ -108,10 +117,12 @@ fn status(shell: &Shell, name: &str, bulk: &Bulk) -> Markup {
     let state = bulk.filter.state;
     let scanned = scanned_of(progress.scanned, progress.total, state);
     let at = encode(name);
-    let form = |verb: &str, title: &str, class: &str, count: Option<u64>| html! {
-        form.inline method="post" action=(format!("{}/queues/{at}/bulk/{}/{verb}?namespace={}", shell.base, bulk.id, encode(&shell.namespace))) {
-            @if let Some(count) = count { input type="hidden" name="count" value=(count); }
-            button class=(class) type="submit" { (title) }
+    let form = |verb: &str, title: &str, class: &str, count: Option<u64>| {
+        html! {
+            form.inline method="post" action=(format!("{}/queues/{at}/bulk/{}/{verb}?namespace={}", shell.base, bulk.id, encode(&shell.namespace))) {
+                @if let Some(count) = count { input type="hidden" name="count" value=(count); }
+                button class=(class) type="submit" { (title) }
+            }
         }
     };
     let what = bulk.action.name();
@@ -150,13 +161,20 @@ fn status(shell: &Shell, name: &str, bulk: &Bulk) -> Markup {
 
 /// The page of the change that a form is about.
 fn back(call: &Call, shell: &Shell) -> Reply {
-    let page = format!("/queues/{}/bulk/{}", encode(call.param("name")), call.param("id"));
+    let page = format!(
+        "/queues/{}/bulk/{}",
+        encode(call.param("name")),
+        call.param("id")
+    );
     Reply::see_other(&shell.link(&page))
 }
 
 pub(super) async fn confirm(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
-    let bulk = call.app.bulks.find(&shell.namespace, call.param("name"), call.param("id"))?;
+    let bulk = call
+        .app
+        .bulks
+        .find(&shell.namespace, call.param("name"), call.param("id"))?;
     let count = call.form().number("count")?;
     let count = count.ok_or_else(|| Problem::invalid("count is missing"))?;
     call.app.bulks.confirm(&call, &bulk, count).await?;
@@ -165,7 +183,10 @@ pub(super) async fn confirm(call: Call) -> Result<Reply, Problem> {
 
 pub(super) async fn stop(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
-    let bulk = call.app.bulks.find(&shell.namespace, call.param("name"), call.param("id"))?;
+    let bulk = call
+        .app
+        .bulks
+        .find(&shell.namespace, call.param("name"), call.param("id"))?;
     call.app.bulks.stop(&bulk);
     Ok(back(&call, &shell))
 }

@@ -208,7 +208,9 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
 /// The fields of a search, with what they had.
 fn search_form(shell: &Shell, name: &str, filter: Option<&Filter>) -> Markup {
     let value = |read: fn(&Filter) -> &Option<String>| {
-        filter.and_then(|filter| read(filter).clone()).unwrap_or_default()
+        filter
+            .and_then(|filter| read(filter).clone())
+            .unwrap_or_default()
     };
     let state = filter.map_or("ready", |filter| state_name(filter.state));
     html! {
@@ -245,7 +247,11 @@ fn filter_of(call: &Call) -> Result<Filter, Problem> {
 /// The query of a search that goes on from a place.
 fn search_query(filter: &Filter, from: &str) -> String {
     let mut query = format!("state={}&from={}", state_name(filter.state), encode(from));
-    let parts = [("text", &filter.text), ("kind", &filter.kind), ("error", &filter.error)];
+    let parts = [
+        ("text", &filter.text),
+        ("kind", &filter.kind),
+        ("error", &filter.error),
+    ];
     for (name, value) in parts {
         if let Some(value) = value {
             query += &format!("&{name}={}", encode(value));
@@ -317,8 +323,18 @@ pub(super) async fn search_rows(call: Call) -> Result<Reply, Problem> {
                 return Event::new("row", row.into_string());
             }
             Told::Failed(problem) => return Event::new("problem", problem.text()),
-            Told::Progress { scanned, total, place, .. } => ("progress", scanned, total, place),
-            Told::Over { scanned, total, place, .. } => ("end", scanned, total, place),
+            Told::Progress {
+                scanned,
+                total,
+                place,
+                ..
+            } => ("progress", scanned, total, place),
+            Told::Over {
+                scanned,
+                total,
+                place,
+                ..
+            } => ("end", scanned, total, place),
         };
         let mut event = Event::new(event, scanned_of(scanned, total, state));
         event.id = Some(place.unwrap_or_default());
@@ -468,10 +484,12 @@ pub(super) async fn dead(call: Call) -> Result<Reply, Problem> {
     // What one request can change is changed by one; the rest by a change of many jobs.
     let is_partial = total > read as u64;
     let at = encode(&name);
-    let bulk = |action: &str, title: &str, group: &str| html! {
-        @if shell.may_act() {
-            a class=(if action == "delete" { "button small danger" } else { "button small" })
-                href=(shell.link(&format!("/queues/{at}/bulk?state=dead&action={action}&group={}", encode(group)))) { (title) } " "
+    let bulk = |action: &str, title: &str, group: &str| {
+        html! {
+            @if shell.may_act() {
+                a class=(if action == "delete" { "button small danger" } else { "button small" })
+                    href=(shell.link(&format!("/queues/{at}/bulk?state=dead&action={action}&group={}", encode(group)))) { (title) } " "
+            }
         }
     };
     let mut groups: Vec<_> = groups.into_iter().collect();

@@ -23,7 +23,9 @@ async fn count(client: &mut Client, filter: Value) -> Result<Value> {
 
 async fn settled(client: &mut Client, bulk: &Value) -> Result<Value> {
     let id = bulk["id"].as_str().context("no id")?;
-    let found = client.get(&format!("/v1/queues/q/bulk/{id}?wait=60")).await?;
+    let found = client
+        .get(&format!("/v1/queues/q/bulk/{id}?wait=60"))
+        .await?;
     ensure!(found.status == 200, "{}", found.text());
     Ok(found.json())
 }
@@ -32,20 +34,34 @@ async fn settled(client: &mut Client, bulk: &Value) -> Result<Value> {
 async fn confirm(client: &mut Client, counted: &Value) -> Result<Value> {
     let id = counted["id"].as_str().context("no id")?;
     let confirm = json!({"count": counted["matched"]});
-    let begun = client.post(&format!("/v1/queues/q/bulk/{id}:confirm"), confirm).await?;
+    let begun = client
+        .post(&format!("/v1/queues/q/bulk/{id}:confirm"), confirm)
+        .await?;
     ensure!(begun.status == 202, "{} {}", begun.status, begun.text());
     settled(client, &begun.json()).await
 }
 
 /// The namespace of the service is that of the test, so changes of others are not in its log.
-async fn changes(client: &mut Client, namespace: &str) -> Result<Vec<(String, String, u64, Option<u64>)>> {
+async fn changes(
+    client: &mut Client,
+    namespace: &str,
+) -> Result<Vec<(String, String, u64, Option<u64>)>> {
     let log = client.get("/v1/audit").await?.json();
     let changes = log["changes"].as_array().context("no log")?.iter();
     let mut of_test: Vec<_> = changes
-        .filter(|change| change["on"].as_str().is_some_and(|on| on.starts_with(namespace)))
+        .filter(|change| {
+            change["on"]
+                .as_str()
+                .is_some_and(|on| on.starts_with(namespace))
+        })
         .filter_map(|change| {
             let text = |name: &str| change[name].as_str().map(str::to_owned);
-            Some((text("what")?, text("on")?, change["count"].as_u64()?, change["expected"].as_u64()))
+            Some((
+                text("what")?,
+                text("on")?,
+                change["count"].as_u64()?,
+                change["expected"].as_u64(),
+            ))
         })
         .collect();
     of_test.reverse();
@@ -54,9 +70,16 @@ async fn changes(client: &mut Client, namespace: &str) -> Result<Vec<(String, St
 
 async fn fail_all(client: &mut Client, jobs: u64) -> Result<()> {
     for n in 0..jobs {
-        let leased = client.post("/v1/queues/q:lease", json!({"kinds": ["mail", "report"], "wait": 30})).await?.json();
+        let leased = client
+            .post(
+                "/v1/queues/q:lease",
+                json!({"kinds": ["mail", "report"], "wait": 30}),
+            )
+            .await?
+            .json();
         let fence = &leased["jobs"][0]["fence"];
-        let failed = json!({"fence": fence, "error": format!("code {} at {n}", n % 2), "dead": true});
+        let failed =
+            json!({"fence": fence, "error": format!("code {} at {n}", n % 2), "dead": true});
         ensure!(client.post("/v1/queues/q:fail", failed).await?.status == 200);
     }
     Ok(())
@@ -146,7 +169,12 @@ async fn send(client: &mut Client, path: &str, form: &str) -> Result<String> {
         ("sec-fetch-site", "same-origin"),
     ];
     let answer = client.send("POST", path, &kind, form.as_bytes()).await?;
-    ensure!(answer.status == 303, "{path}: {} {}", answer.status, answer.text());
+    ensure!(
+        answer.status == 303,
+        "{path}: {} {}",
+        answer.status,
+        answer.text()
+    );
     Ok(answer.header("location").context("no location")?.to_owned())
 }
 
@@ -158,29 +186,57 @@ async fn the_pages_count_ask_and_change_without_javascript() -> Result<()> {
     fill(&queue, 3000).await?;
     let mut client = served.client();
     let html = [("accept", "text/html")];
-    let form = client.send("GET", "/queues/q/bulk?namespace=n&state=ready", &html, b"").await?.text();
-    ensure!(form.contains("Count them") && form.contains("Cancel jobs that wait or run"), "{form}");
-    let at = send(&mut client, "/queues/q/bulk?namespace=n", "action=delete&state=ready&kind=&error=&text=ann").await?;
+    let form = client
+        .send("GET", "/queues/q/bulk?namespace=n&state=ready", &html, b"")
+        .await?
+        .text();
+    ensure!(
+        form.contains("Count them") && form.contains("Cancel jobs that wait or run"),
+        "{form}"
+    );
+    let at = send(
+        &mut client,
+        "/queues/q/bulk?namespace=n",
+        "action=delete&state=ready&kind=&error=&text=ann",
+    )
+    .await?;
     let mut page = String::new();
     let is_counted = eventually(PATIENCE, async || {
-        page = client.send("GET", &at, &html, b"").await.map(|page| page.text()).unwrap_or_default();
+        page = client
+            .send("GET", &at, &html, b"")
+            .await
+            .map(|page| page.text())
+            .unwrap_or_default();
         page.contains("Yes, delete 3")
     });
     ensure!(is_counted.await, "{page}");
     ensure!(page.contains("Scanned 3,000 of 3,000 ready jobs"), "{page}");
-    assert_eq!(queue.inspect().counts().await?.ready, 3000, "nothing is changed yet");
+    assert_eq!(
+        queue.inspect().counts().await?.ready,
+        3000,
+        "nothing is changed yet"
+    );
     let confirm = at.replace("?namespace", "/confirm?namespace");
     send(&mut client, &confirm, "count=3").await?;
-    let is_done = eventually(PATIENCE, async || {
-        matches!(client.send("GET", &at, &html, b"").await, Ok(page) if page.text().contains("It is done: 3 of 3"))
-    });
+    let is_done = eventually(
+        PATIENCE,
+        async || matches!(client.send("GET", &at, &html, b"").await, Ok(page) if page.text().contains("It is done: 3 of 3")),
+    );
     ensure!(is_done.await);
     assert_eq!(queue.inspect().counts().await?.ready, 2997);
     // Nobody who may not change anything sees it, or may begin it.
-    let config = format!("[[token]]\nname = \"eve\"\nsha256 = {:?}\nrole = \"operate\"", hash_token("eve"));
+    let config = format!(
+        "[[token]]\nname = \"eve\"\nsha256 = {:?}\nrole = \"operate\"",
+        hash_token("eve")
+    );
     let confined = Served::on(&store, "n", &config).await?;
     let mut eve = confined.client().header("authorization", "Bearer eve");
-    let begun = eve.post("/v1/queues/q/bulk", json!({"action": "delete", "state": "ready", "all": true})).await?;
+    let begun = eve
+        .post(
+            "/v1/queues/q/bulk",
+            json!({"action": "delete", "state": "ready", "all": true}),
+        )
+        .await?;
     assert_eq!(begun.status, 403);
     for path in ["/queues/q/bulk", &at, "/v1/queues/q/bulk/x"] {
         assert_eq!(eve.get(path).await?.status, 403, "{path}");
@@ -210,15 +266,30 @@ async fn a_change_that_is_not_clear_is_refused() -> Result<()> {
         let refused = client.post("/v1/queues/q/bulk", bad.clone()).await?;
         assert_eq!(refused.status, 400, "{bad}: {}", refused.text());
     }
-    let counted = count(&mut client, json!({"action": "cancel", "state": "ready", "all": true})).await?;
+    let counted = count(
+        &mut client,
+        json!({"action": "cancel", "state": "ready", "all": true}),
+    )
+    .await?;
     let id = counted["id"].as_str().context("no id")?;
     // It is one of this queue and this namespace.
-    for path in [format!("/v1/queues/other/bulk/{id}"), format!("/v1/queues/q/bulk/{id}?namespace=m"), "/v1/queues/q/bulk/x".into()] {
+    for path in [
+        format!("/v1/queues/other/bulk/{id}"),
+        format!("/v1/queues/q/bulk/{id}?namespace=m"),
+        "/v1/queues/q/bulk/x".into(),
+    ] {
         assert_eq!(client.get(&path).await?.status, 404, "{path}");
     }
-    let stopped = client.send("DELETE", &format!("/v1/queues/q/bulk/{id}"), &[], b"").await?;
+    let stopped = client
+        .send("DELETE", &format!("/v1/queues/q/bulk/{id}"), &[], b"")
+        .await?;
     assert_eq!(stopped.json()["stage"], "stopped");
-    let late = client.post(&format!("/v1/queues/q/bulk/{id}:confirm"), json!({"count": 0})).await?;
+    let late = client
+        .post(
+            &format!("/v1/queues/q/bulk/{id}:confirm"),
+            json!({"count": 0}),
+        )
+        .await?;
     assert_eq!(late.status, 409);
     served.stop().await
 }
@@ -232,36 +303,61 @@ async fn each_step_is_small_and_a_stop_is_heard() -> Result<()> {
     let queue = Queue::new(&store, "n", "q")?;
     fill(&queue, 20_000).await?;
     let mut client = served.client();
-    let counted = count(&mut client, json!({"action": "delete", "state": "ready", "kind": "mail"})).await?;
+    let counted = count(
+        &mut client,
+        json!({"action": "delete", "state": "ready", "kind": "mail"}),
+    )
+    .await?;
     assert_eq!(counted["matched"], 20_000);
     let tap = MonitorTap::start(&server).await?;
     let id = counted["id"].as_str().context("no id")?.to_owned();
     let confirm = json!({"count": 20_000});
-    ensure!(client.post(&format!("/v1/queues/q/bulk/{id}:confirm"), confirm).await?.status == 202);
+    ensure!(
+        client
+            .post(&format!("/v1/queues/q/bulk/{id}:confirm"), confirm)
+            .await?
+            .status
+            == 202
+    );
     let path = format!("/v1/queues/q/bulk/{id}");
-    let begun = eventually(PATIENCE, async || {
-        matches!(client.get(&path).await, Ok(bulk) if bulk.json()["changed"].as_u64() > Some(100))
-    });
+    let begun = eventually(
+        PATIENCE,
+        async || matches!(client.get(&path).await, Ok(bulk) if bulk.json()["changed"].as_u64() > Some(100)),
+    );
     ensure!(begun.await);
     ensure!(client.send("DELETE", &path, &[], b"").await?.status == 200);
     let end = settled(&mut client, &counted).await?;
     let changed = end["changed"].as_u64().context("no number")?;
     assert_eq!(end["stage"], "stopped", "{end}");
     ensure!((100..20_000).contains(&changed), "{end}");
-    assert_eq!(queue.inspect().counts().await?.ready, 20_000 - changed, "all that is changed is counted");
+    assert_eq!(
+        queue.inspect().counts().await?.ready,
+        20_000 - changed,
+        "all that is changed is counted"
+    );
     // Between two looks at records for a change, at most a piece of jobs is deleted; the scripts of the first piece are sent
     // again, because the server does not know them.
     let seen = tap.round_trips("n:queue:{q}").await?;
     let mut run = 0;
     let mut longest = 0;
     for command in &seen {
-        run = if command.name().starts_with("EVAL") { run + 1 } else { 0 };
+        run = if command.name().starts_with("EVAL") {
+            run + 1
+        } else {
+            0
+        };
         longest = longest.max(run);
     }
     ensure!((1..=50).contains(&longest), "{longest} scripts at once");
     let log = changes(&mut client, "n ").await?;
-    let last = log.iter().rfind(|(what, ..)| what == "queue.bulk-delete").context("not written down")?;
-    ensure!(last.1.ends_with("(stopped)") && last.2 == changed && last.3 == Some(20_000), "{log:?}");
+    let last = log
+        .iter()
+        .rfind(|(what, ..)| what == "queue.bulk-delete")
+        .context("not written down")?;
+    ensure!(
+        last.1.ends_with("(stopped)") && last.2 == changed && last.3 == Some(20_000),
+        "{log:?}"
+    );
     served.stop().await
 }
 
@@ -273,15 +369,30 @@ async fn the_end_of_the_service_ends_a_change_and_writes_it_down() -> Result<()>
     let queue = Queue::new(&store, "n", "q")?;
     fill(&queue, 20_000).await?;
     let mut client = served.client();
-    let counted = count(&mut client, json!({"action": "cancel", "state": "ready", "all": true})).await?;
+    let counted = count(
+        &mut client,
+        json!({"action": "cancel", "state": "ready", "all": true}),
+    )
+    .await?;
     let id = counted["id"].as_str().context("no id")?;
-    let begun = client.post(&format!("/v1/queues/q/bulk/{id}:confirm"), json!({"count": 20_000})).await?;
+    let begun = client
+        .post(
+            &format!("/v1/queues/q/bulk/{id}:confirm"),
+            json!({"count": 20_000}),
+        )
+        .await?;
     ensure!(begun.status == 202);
     served.stop().await?;
     let left = queue.inspect().counts().await?.ready;
     let second = Served::on(&store, "n", "").await?;
     let log = changes(&mut second.client(), "n ").await?;
-    let last = log.iter().rfind(|(what, ..)| what == "queue.bulk-cancel").context("not written down")?;
-    ensure!(last.1.ends_with("(stopped)") && last.2 == 20_000 - left, "{log:?}, {left} left");
+    let last = log
+        .iter()
+        .rfind(|(what, ..)| what == "queue.bulk-cancel")
+        .context("not written down")?;
+    ensure!(
+        last.1.ends_with("(stopped)") && last.2 == 20_000 - left,
+        "{log:?}, {left} left"
+    );
     second.stop().await
 }

@@ -189,7 +189,10 @@ async fn prepare(
             let bulk = json!({"action": "promote", "state": "delayed", "kind": "none"});
             let begun = client.post("/v1/queues/mail/bulk", bulk).await?.json();
             let id = begun["id"].as_str().context("no id")?;
-            let counted = client.get(&format!("/v1/queues/mail/bulk/{id}?wait=30")).await?.json();
+            let counted = client
+                .get(&format!("/v1/queues/mail/bulk/{id}?wait=30"))
+                .await?
+                .json();
             ensure!(counted["stage"] == "counted", "{counted}");
             remember("/v1/queues", "id", begun["id"].clone());
         }

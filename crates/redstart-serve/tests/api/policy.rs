@@ -19,14 +19,18 @@ fn id_of(reply: &Value) -> Result<JobId> {
 /// Takes one job of a kind.
 async fn take(client: &mut Client, queue: &str, kind: &str) -> Result<Value> {
     let lease = json!({"kinds": [kind], "wait": 30});
-    let leased = client.post(&format!("/v1/queues/{queue}:lease"), lease).await?;
+    let leased = client
+        .post(&format!("/v1/queues/{queue}:lease"), lease)
+        .await?;
     let job = leased.json()["jobs"][0].clone();
     ensure!(job.is_object(), "no {kind}: {}", leased.text());
     Ok(job)
 }
 
 async fn settle(client: &mut Client, queue: &str, verb: &str, body: Value) -> Result<()> {
-    let answer = client.post(&format!("/v1/queues/{queue}:{verb}"), body).await?;
+    let answer = client
+        .post(&format!("/v1/queues/{queue}:{verb}"), body)
+        .await?;
     ensure!(answer.status == 200, "{verb}: {}", answer.text());
     Ok(())
 }
@@ -227,7 +231,9 @@ async fn a_flow_that_cannot_be_is_refused_with_nothing_added() -> Result<()> {
     let store = redstart::Store::connect("memory://").await?;
     let served = Served::on(&store, "n", "[limits]\nbody = 4000000").await?;
     let mut client = served.client();
-    let chain: Vec<Value> = (0..100_000).map(|_| json!({"kind": "k", "payload": 1})).collect();
+    let chain: Vec<Value> = (0..100_000)
+        .map(|_| json!({"kind": "k", "payload": 1}))
+        .collect();
     let mut deep = json!({"kind": "k", "payload": 1});
     for _ in 0..200 {
         deep = json!({"kind": "k", "payload": 1, "children": [deep]});

@@ -53,7 +53,9 @@ async fn rest(events: &mut Events) -> Result<(Vec<u64>, Vec<Value>, String)> {
 async fn steps(client: &mut Client, query: &str) -> Result<(Vec<u64>, Vec<Value>)> {
     let (mut found, mut answers, mut from) = (Vec::new(), Vec::new(), String::new());
     loop {
-        let answer = client.get(&format!("/v1/queues/q/jobs?{query}{from}")).await?;
+        let answer = client
+            .get(&format!("/v1/queues/q/jobs?{query}{from}"))
+            .await?;
         ensure!(answer.status == 200, "{}", answer.text());
         let answer = answer.json();
         let jobs = answer["jobs"].as_array().context("no jobs")?;
@@ -157,16 +159,30 @@ async fn a_search_ends_with_its_connection_and_all_take_turns() -> Result<()> {
     // Every one of them comes along.
     for events in &mut all {
         for _ in 0..6 {
-            ensure!(events.line().await?.is_some_and(|line| !line.contains("end")));
+            ensure!(
+                events
+                    .line()
+                    .await?
+                    .is_some_and(|line| !line.contains("end"))
+            );
         }
     }
     // Pages never overlap: each is a range of the list and the records of it.
     let seen = tap.round_trips("n:queue:{q}").await?;
-    let names: Vec<String> = seen.iter().map(redstart_testkit::monitor::Seen::name).collect();
-    let pages: Vec<&String> = names.iter().filter(|name| ["LRANGE", "HMGET"].contains(&name.as_str())).collect();
+    let names: Vec<String> = seen
+        .iter()
+        .map(redstart_testkit::monitor::Seen::name)
+        .collect();
+    let pages: Vec<&String> = names
+        .iter()
+        .filter(|name| ["LRANGE", "HMGET"].contains(&name.as_str()))
+        .collect();
     ensure!(pages.len() > 40, "{} commands", pages.len());
     let alternate = pages.windows(2).all(|pair| pair[0] != pair[1]);
-    ensure!(alternate, "pages of several searches were read at once: {pages:?}");
+    ensure!(
+        alternate,
+        "pages of several searches were read at once: {pages:?}"
+    );
     let largest = seen.iter().map(|command| command.words.len()).max();
     ensure!(largest <= Some(210), "a page has 200 jobs: {largest:?}");
     drop(all);
@@ -193,17 +209,31 @@ async fn the_page_says_how_far_it_is_and_goes_on_without_javascript() -> Result<
     let queue = Queue::new(&store, "n", "q")?;
     fill(&queue, 12_000).await?;
     let mut client = served.client();
-    let (mut path, mut pages, mut found) = ("/queues/q/search?namespace=n&state=ready&text=ann".to_owned(), 0, 0);
+    let (mut path, mut pages, mut found) = (
+        "/queues/q/search?namespace=n&state=ready&text=ann".to_owned(),
+        0,
+        0,
+    );
     loop {
-        let page = client.send("GET", &path, &[("accept", "text/html")], b"").await?.text();
+        let page = client
+            .send("GET", &path, &[("accept", "text/html")], b"")
+            .await?
+            .text();
         pages += 1;
         found += page.matches("<tr data-job=").count();
-        ensure!(page.contains("Scanned ") && page.contains(" of 12,000 ready jobs"), "{page}");
+        ensure!(
+            page.contains("Scanned ") && page.contains(" of 12,000 ready jobs"),
+            "{page}"
+        );
         let Some((_, rest)) = page.split_once("id=\"more\" href=\"") else {
             ensure!(page.contains("Scanned 12,000 of 12,000"), "{page}");
             break;
         };
-        path = rest.split('"').next().context("no link")?.replace("&amp;", "&");
+        path = rest
+            .split('"')
+            .next()
+            .context("no link")?
+            .replace("&amp;", "&");
     }
     assert_eq!(found, 12);
     ensure!(pages > 2, "one page is bounded");
@@ -216,9 +246,13 @@ async fn the_page_says_how_far_it_is_and_goes_on_without_javascript() -> Result<
     let mut eve = confined.client().header("authorization", "Bearer eve");
     let (found, _) = steps(&mut eve, "state=ready&search=ann").await?;
     ensure!(found.is_empty());
-    let mut events = eve.events("/v1/queues/q/jobs:search?state=ready&search=ann").await?;
+    let mut events = eve
+        .events("/v1/queues/q/jobs:search?state=ready&search=ann")
+        .await?;
     ensure!(rest(&mut events).await?.0.is_empty());
-    let mut events = eve.events("/queues/q/search/rows?namespace=n&state=ready&text=999").await?;
+    let mut events = eve
+        .events("/queues/q/search/rows?namespace=n&state=ready&text=999")
+        .await?;
     let row = loop {
         let line = events.line().await?.context("the stream broke off")?;
         if line.contains("<tr") {

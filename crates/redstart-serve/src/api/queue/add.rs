@@ -244,13 +244,23 @@ fn prepare<'a>(queue: &'a Queue, job: &'a NewJob) -> Result<EnqueueRaw<'a>, Prob
         keep: job.keep,
     };
     let mut adding = queue.enqueue_raw(&job.kind, payload).policy(policy.make()?);
-    let times = [job.delay.is_some(), job.at.is_some(), job.debounce.is_some()];
+    let times = [
+        job.delay.is_some(),
+        job.at.is_some(),
+        job.debounce.is_some(),
+    ];
     if times.into_iter().filter(|given| *given).count() > 1 {
         return Err(Problem::invalid("give one of delay, at and debounce"));
     }
-    let keys = [job.unique.is_some(), job.debounce.is_some(), job.throttle.is_some()];
+    let keys = [
+        job.unique.is_some(),
+        job.debounce.is_some(),
+        job.throttle.is_some(),
+    ];
     if keys.into_iter().filter(|given| *given).count() > 1 {
-        return Err(Problem::invalid("give one of unique, debounce and throttle"));
+        return Err(Problem::invalid(
+            "give one of unique, debounce and throttle",
+        ));
     }
     if let Some(delay) = job.delay {
         adding = adding.delay(delay.duration()?);

@@ -1,11 +1,7 @@
 //! Changes of all jobs that match a filter: counted first, confirmed, and then made in small pieces, by a task of this
 //! instance that outlives the request.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -257,7 +253,9 @@ impl Bulks {
         filter.check()?;
         if !action.fits(filter.state) {
             let (action, state) = (action.name(), state_name(filter.state));
-            return Err(Problem::invalid(format!("{action} is not for jobs that are {state}")));
+            return Err(Problem::invalid(format!(
+                "{action} is not for jobs that are {state}"
+            )));
         }
         // A request that says nothing must not mean everything.
         if filter.is_all() != all {
@@ -356,7 +354,13 @@ impl Bulks {
             queue,
         };
         call.app
-            .changed(call, bulk.action.change(), work.on(" (begun)"), 0, Some(count))
+            .changed(
+                call,
+                bulk.action.change(),
+                work.on(" (begun)"),
+                0,
+                Some(count),
+            )
             .await;
         work.start(Stage::Running);
         Ok(())
@@ -387,7 +391,9 @@ struct Work {
 impl Work {
     /// What the audit log says that it is about.
     fn on(&self, outcome: &str) -> String {
-        let Bulk { namespace, name, .. } = &*self.bulk;
+        let Bulk {
+            namespace, name, ..
+        } = &*self.bulk;
         format!("{namespace} {name} {}{outcome}", self.bulk.words())
     }
 
@@ -414,10 +420,18 @@ impl Work {
                     Stage::Stopped => " (stopped)",
                     _ => " (failed)",
                 };
-                let Reached { changed, matched, .. } = self.bulk.progress();
+                let Reached {
+                    changed, matched, ..
+                } = self.bulk.progress();
                 let what = self.bulk.action.change();
                 self.app
-                    .note(self.who.clone(), what, self.on(outcome), changed, Some(matched))
+                    .note(
+                        self.who.clone(),
+                        what,
+                        self.on(outcome),
+                        changed,
+                        Some(matched),
+                    )
                     .await;
             }
             self.bulk.enter(end);

@@ -269,9 +269,19 @@ pub(crate) async fn search(
 pub(crate) enum Told {
     Found(Box<JobInfo>),
     /// How far it is. What was found before was told before.
-    Progress { scanned: u64, total: u64, found: usize, place: Option<String> },
+    Progress {
+        scanned: u64,
+        total: u64,
+        found: usize,
+        place: Option<String>,
+    },
     /// All was read, or enough was found.
-    Over { scanned: u64, total: u64, found: usize, place: Option<String> },
+    Over {
+        scanned: u64,
+        total: u64,
+        found: usize,
+        place: Option<String>,
+    },
     Failed(Problem),
 }
 
@@ -295,7 +305,12 @@ pub(crate) fn told(
             // The first word comes at once.
             if said.is_none() {
                 let (scanned, total, found, place) = at(&scan, found);
-                told.push(Told::Progress { scanned, total, found, place });
+                told.push(Told::Progress {
+                    scanned,
+                    total,
+                    found,
+                    place,
+                });
                 said = Some(tokio::time::Instant::now());
                 return Some((stream::iter(told), Some((scan, found, said))));
             }
@@ -312,11 +327,21 @@ pub(crate) fn told(
             }
             let (scanned, total, found, place) = at(&scan, found);
             if scan.is_over() || found >= most {
-                told.push(Told::Over { scanned, total, found, place });
+                told.push(Told::Over {
+                    scanned,
+                    total,
+                    found,
+                    place,
+                });
                 return Some((stream::iter(told), None));
             }
             if !told.is_empty() || said.is_none_or(|said| said.elapsed() >= EVERY) {
-                told.push(Told::Progress { scanned, total, found, place });
+                told.push(Told::Progress {
+                    scanned,
+                    total,
+                    found,
+                    place,
+                });
                 said = Some(tokio::time::Instant::now());
             }
             Some((stream::iter(told), Some((scan, found, said))))
@@ -343,12 +368,18 @@ pub(super) async fn search_stream(call: Call) -> Result<Reply, Problem> {
     let hidden = call.hidden().to_vec();
     let events = told(&call, scan, most).map(move |told| match told {
         Told::Found(job) => Event::json("found", &job_view(*job, &hidden)),
-        Told::Progress { scanned, total, found, place } => {
-            progress("progress", scanned, total, found, place)
-        }
-        Told::Over { scanned, total, found, place } => {
-            progress("end", scanned, total, found, place)
-        }
+        Told::Progress {
+            scanned,
+            total,
+            found,
+            place,
+        } => progress("progress", scanned, total, found, place),
+        Told::Over {
+            scanned,
+            total,
+            found,
+            place,
+        } => progress("end", scanned, total, found, place),
         Told::Failed(problem) => Event::new("problem", problem.kind.name()),
     });
     call.app.stream(events)
@@ -376,13 +407,18 @@ pub(super) async fn children(call: Call) -> Result<Reply, Problem> {
     let results = children.results.into_iter().map(|child| {
         let (outcome, result, reason) = match child {
             ChildResult::Done(result) => {
-                let shown = |result: Box<RawValue>| without(result.get().as_bytes().to_vec(), hidden);
+                let shown =
+                    |result: Box<RawValue>| without(result.get().as_bytes().to_vec(), hidden);
                 ("done", result.map(shown), None)
             }
             ChildResult::Failed { reason } => ("failed", None, Some(reason)),
             _ => ("none", None, None),
         };
-        Child { outcome, result, reason }
+        Child {
+            outcome,
+            result,
+            reason,
+        }
     });
     Ok(Reply::ok(&Children {
         failed: children.failed,

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 pub use page::JobCursor;
 
 use super::{
-    Children, DeadLetters, JobId, JobPolicy, Queue, UniqueUntil, away::AWAY, parked, record::Record,
-    script::RUN_NOW,
+    Children, DeadLetters, JobId, JobPolicy, Queue, UniqueUntil, away::AWAY, parked,
+    record::Record, script::RUN_NOW,
 };
 use crate::{
     codec::{Codec, Json},

@@ -296,7 +296,9 @@ impl Options {
                 return Err(Error::config("a delay must be at most a hundred years"));
             }
             RunAt::At(time) if time > 2 * LONGEST => {
-                return Err(Error::config("the time of a job must be before the year 2170"));
+                return Err(Error::config(
+                    "the time of a job must be before the year 2170",
+                ));
             }
             _ => {}
         }

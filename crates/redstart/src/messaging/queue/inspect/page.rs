@@ -90,9 +90,8 @@ impl Position {
         Some(match (letter, name) {
             ('l', None) => Self::List(u32::try_from(cursor).ok()? as usize),
             ('x', Some(name)) => Self::Running {
-                worker: name_of(name, 64).filter(|name| {
-                    name.bytes().all(|byte| byte.is_ascii_alphanumeric())
-                })?,
+                worker: name_of(name, 64)
+                    .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric()))?,
                 cursor,
             },
             ('p', Some(name)) => Self::Parked {
@@ -347,8 +346,23 @@ mod tests {
             assert_eq!(text.parse::<JobCursor>().unwrap().0, position);
         }
         for bad in [
-            "", "l", "l-1", "l+1", "l4294967296", "q5", "x5", "x5.", "x5.2", "x5.7d", "x5.zz", "p5.ff", "r5.61", "l5.61",
-            "ü", "d18446744073709551616", "x.61",
+            "",
+            "l",
+            "l-1",
+            "l+1",
+            "l4294967296",
+            "q5",
+            "x5",
+            "x5.",
+            "x5.2",
+            "x5.7d",
+            "x5.zz",
+            "p5.ff",
+            "r5.61",
+            "l5.61",
+            "ü",
+            "d18446744073709551616",
+            "x.61",
         ] {
             let error = bad.parse::<JobCursor>().unwrap_err();
             assert!(error.is_config(), "{bad}");
