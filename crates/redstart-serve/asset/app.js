@@ -78,8 +78,60 @@
     }
   });
 
+  // A search goes on by itself after what its page has read, until it is stopped, at its end, or has found enough.
+  const searchOn = (section) => {
+    const scanned = document.getElementById("scanned");
+    const more = document.getElementById("more");
+    const stop = document.getElementById("stop");
+    const rows = section.querySelector("tbody");
+    const here = new URL(more.href);
+    const events = new EventSource(section.dataset.rest);
+    const show = (text) => {
+      scanned.textContent = `${text}; ${rows.children.length} shown.`;
+    };
+    const end = () => {
+      events.close();
+      stop.hidden = true;
+    };
+    stop.hidden = false;
+    stop.addEventListener("click", () => {
+      end();
+      scanned.textContent += " Stopped.";
+    });
+    events.addEventListener("row", (event) => {
+      const part = document.createElement("template");
+      part.innerHTML = event.data;
+      const row = part.content.firstElementChild;
+      // After a lost connection some are sent again.
+      if (row && !rows.querySelector(`[data-job="${CSS.escape(row.dataset.job)}"]`)) rows.append(row);
+    });
+    // The link goes on where the search is.
+    const place = (event) => {
+      here.searchParams.set("from", event.lastEventId);
+      more.href = here.href;
+    };
+    events.addEventListener("progress", (event) => {
+      place(event);
+      show(event.data);
+    });
+    events.addEventListener("end", (event) => {
+      const isOver = event.lastEventId === "";
+      if (isOver) more.hidden = true;
+      else place(event);
+      show(event.data);
+      section.dataset.state = "over";
+      end();
+    });
+    events.addEventListener("problem", (event) => {
+      end();
+      scanned.textContent += ` ${event.data}`;
+    });
+  };
+
   addEventListener("DOMContentLoaded", () => {
     localTimes(document);
+    const search = document.querySelector("#search[data-rest]");
+    if (search) searchOn(search);
     document.body.addEventListener("htmx:afterSwap", () => localTimes(document));
     if (!document.getElementById("live")) return;
     const beat = document.getElementById("beat");

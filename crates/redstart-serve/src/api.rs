@@ -32,7 +32,10 @@ mod system;
 pub(crate) use breaker::{breaker, state_name as circuit_name};
 pub(crate) use cache::{JsonCache, json_cache};
 pub(crate) use limiter::{limiter_of, limiter_with, rate_headers};
-pub(crate) use queue::{count_letters, open_queue, parse_state, search_jobs, state_name};
+pub(crate) use queue::{
+    Bulk, BulkAction, Bulks, Stage, Told, count_letters, open_queue, parse_state, search,
+    search_from, state_name, told,
+};
 
 /// Handles that are kept between requests, because making them costs a round trip or a subscription.
 #[derive(Default)]

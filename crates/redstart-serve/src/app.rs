@@ -21,7 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
 use crate::{
-    api::Patterns,
+    api::{Bulks, Patterns},
     audit::{Audit, Change},
     auth,
     call::{Call, Query},
@@ -38,6 +38,7 @@ use crate::{
     reply::Reply,
     route::{Handler, Routes},
     sampler::Sampler,
+    scan::Turns,
     tls, trace,
     watch::Watches,
 };
@@ -54,6 +55,9 @@ pub(crate) struct App {
     pub(crate) foreign: Foreign,
     pub(crate) checkup: Checkup,
     pub(crate) watches: Watches,
+    /// Whose turn it is to look through jobs.
+    pub(crate) turns: Turns,
+    pub(crate) bulks: Bulks,
     rendered: Rendered,
     pub(crate) sampler: Sampler,
     repeats: Repeats,
@@ -86,6 +90,8 @@ impl App {
             foreign: Foreign::default(),
             checkup: Checkup::default(),
             watches: Watches::default(),
+            turns: Turns::default(),
+            bulks: Bulks::default(),
             rendered: Rendered::default(),
             sampler: Sampler::default(),
             repeats: Repeats::new(store)?,
@@ -422,7 +428,14 @@ impl App {
         self.note(who, what, on, count, expected).await;
     }
 
-    async fn note(&self, who: String, what: &str, on: String, count: u64, expected: Option<u64>) {
+    pub(crate) async fn note(
+        &self,
+        who: String,
+        what: &str,
+        on: String,
+        count: u64,
+        expected: Option<u64>,
+    ) {
         self.rendered.clear();
         let change = Change {
             who,

@@ -200,6 +200,16 @@ impl Seconds {
         Ok(Duration::from_secs_f64(self.0))
     }
 
+    /// The same as a moment since 1970, until the year 9999.
+    pub(crate) fn moment(self) -> Result<Duration, Problem> {
+        if !(0.0..=253_402_300_799.0).contains(&self.0) {
+            return Err(Problem::invalid(
+                "a moment must be a number of seconds since 1970, before the year 10000",
+            ));
+        }
+        Ok(Duration::from_secs_f64(self.0))
+    }
+
     pub(crate) fn or(this: Option<Self>, default: Duration) -> Result<Duration, Problem> {
         this.map_or(Ok(default), Self::duration)
     }

@@ -62,6 +62,7 @@ mod rendered;
 mod reply;
 mod route;
 mod sampler;
+mod scan;
 mod server;
 mod tls;
 mod trace;

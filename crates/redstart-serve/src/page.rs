@@ -3,6 +3,7 @@
 
 mod action;
 mod api;
+mod bulk;
 mod command;
 mod data;
 mod foreign;
@@ -24,6 +25,7 @@ use crate::{
     route::{Route, Routes},
 };
 use layout::Shell;
+pub(crate) use layout::encode as encoded;
 
 pub(crate) fn add_routes(routes: &mut Routes) {
     let mut page = |route: Route| {
@@ -38,6 +40,12 @@ pub(crate) fn add_routes(routes: &mut Routes) {
     page(Route::get("/queues/{name}", queue::page));
     page(Route::get("/queues/{name}/dead", queue::dead));
     page(Route::get("/queues/{name}/search", queue::search));
+    page(Route::get("/queues/{name}/search/rows", queue::search_rows));
+    page(Route::get("/queues/{name}/bulk", bulk::form).role(auth::Role::Admin));
+    page(Route::post("/queues/{name}/bulk", bulk::begin).by_hand("queue.bulk"));
+    page(Route::get("/queues/{name}/bulk/{id}", bulk::page).role(auth::Role::Admin));
+    page(Route::post("/queues/{name}/bulk/{id}/confirm", bulk::confirm).by_hand("queue.bulk"));
+    page(Route::post("/queues/{name}/bulk/{id}/stop", bulk::stop).by_hand("queue.bulk"));
     page(Route::get("/queues/{name}/jobs/{id}", queue::job));
     page(Route::get("/foreign", foreign::page));
     page(Route::get("/findings", home::findings));

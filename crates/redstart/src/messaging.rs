@@ -25,11 +25,11 @@ mod wake;
 pub use notify::{NotifyConsumer, NotifySet, NotifySetBuilder};
 pub use priority::{PriorityConsumer, PriorityQueue, PriorityQueueBuilder, Reservation};
 pub use queue::{
-    Backoff, Cancelled, ChildFailure, ChildResult, CronEntry, CronPut, DeadGroup, DeadLetter,
-    DeadLetters, DispatchedJob, Dispatcher, DispatcherBuilder, Enqueue, EnqueueMany, EnqueueRaw,
-    Enqueued, EnqueuedMany, Flow, FlowAdded, FromJob, FromRef, IntoVerdict, Job, JobAttempt,
-    JobContext, JobCursor, JobDetails, JobFence, JobFunction, JobHandle, JobHandler, JobId,
-    JobInfo, JobLimit, JobOutput, JobPolicy, JobRegistry, JobRequest, JobService, JobState,
+    Backoff, Cancelled, ChildFailure, ChildResult, Children, CronEntry, CronPut, DeadGroup,
+    DeadLetter, DeadLetters, DispatchedJob, Dispatcher, DispatcherBuilder, Enqueue, EnqueueMany,
+    EnqueueRaw, Enqueued, EnqueuedMany, Flow, FlowAdded, FromJob, FromRef, IntoVerdict, Job,
+    JobAttempt, JobContext, JobCursor, JobDetails, JobFence, JobFunction, JobHandle, JobHandler,
+    JobId, JobInfo, JobLimit, JobOutput, JobPolicy, JobRegistry, JobRequest, JobService, JobState,
     MissedTicks, Outcome, Payload, Queue, QueueBuilder, QueueCounts, QueueEvent, QueueEventKind,
     QueueEvents, QueueInspector, QueueMinute, Returned, Settler, ShutdownReport, Spread, State,
     UniqueUntil, Verdict, Worker, WorkerBuilder, WorkerSlots, normalized_error,

@@ -574,6 +574,21 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         ],
     },
     Campaign {
+        name: "serve-large",
+        about: "a queue of a million jobs: each screen, and a live workload while it is searched",
+        package: "redstart-serve",
+        test: "api",
+        filter: "large::",
+        scale: 1,
+        counts: &[
+            ("JOBS_OF_A_LARGE_QUEUE", 1_000_000),
+            ("SCREEN_LOOKS", 100),
+            ("SEARCH_MILLIS", 3_000),
+            ("SEARCH_ROUNDS", 8),
+            ("TEST_SECONDS", 1800),
+        ],
+    },
+    Campaign {
         name: "serve-workers",
         about: "workers in Python and Node, killed 50 times each in the middle of their work",
         package: "redstart-serve",

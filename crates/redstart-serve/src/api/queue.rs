@@ -6,26 +6,31 @@ use redstart::{Store, messaging::Queue};
 use serde_json::json;
 
 use crate::{
+    auth::Role,
     call::Call,
     problem::Problem,
     route::{Route, Routes},
 };
 
 mod add;
+mod bulk;
 mod look;
 mod operate;
 mod work;
 
-pub(crate) use look::{parse_state, raw, search_jobs, state_name};
+pub(crate) use bulk::{Action as BulkAction, Bulk, Bulks, Stage};
+pub(crate) use look::{Told, parse_state, raw, search, search_from, state_name, told};
 pub(crate) use operate::count_letters;
 pub(crate) use work::DispatcherKey;
 
 use add::*;
+use bulk::*;
 use look::*;
 use operate::*;
 use work::*;
 
 const FAMILY: &str = "Queues";
+const STATES: &str = "ready, delayed, running, parked, waiting, done or dead";
 /// How long done jobs and their results can be asked for.
 const KEPT: Duration = Duration::from_secs(3600);
 
@@ -44,10 +49,42 @@ pub(super) fn add_routes(routes: &mut Routes) {
         Route::post("/v1/queues/{name}/jobs:many", enqueue_many)
             .doc(FAMILY, "Add many jobs")
             .param("name", "mail")
-            .body::<NewJobs>(json!({"jobs": [job, {"kind": "send_mail", "payload": {"to": "bob@example.com"}, "delay": 60, "unique": {"key": "bob"}}]}))
+            .body::<NewJobs>(json!({"jobs": [
+                job,
+                {"kind": "send_mail", "payload": {"to": "bob@example.com"}, "delay": 60, "unique": {"key": "bob", "replace": true}},
+                {"kind": "report", "payload": 5, "at": 4102444800_u64, "attempts": 3, "backoff": {"exponential": {"first": 1, "most": 60}},
+                 "timeout": 30, "keep": 600},
+                {"kind": "report", "payload": 6, "group": "acme", "backoff": {"fixed": 5}, "throttle": {"key": "acme", "period": 60}},
+                {"kind": "index", "payload": 7, "debounce": {"key": "page:7", "period": 2}, "expires": 600},
+            ]}))
             .reply::<AddedMany>(200, "One result for each job, in order")
             .reply::<AddedMany>(207, "The same, and some have an `error`: these were not added, or are in doubt")
             .status(400, "One of the jobs is invalid; none was added"),
+    );
+    routes.add(
+        Route::post("/v1/queues/{name}/flows", add_flow)
+            .doc(FAMILY, "Add a flow: jobs that run when other jobs are over")
+            .param("name", "pages")
+            .body::<NewFlow>(json!({
+                "job": {"kind": "build_page", "payload": {"page": 7}, "children": [
+                    {"kind": "resize", "payload": 320, "queue": "images", "attempts": 5},
+                    {"kind": "resize", "payload": 640, "on_failure": "continue"},
+                ]},
+                "then": [{"kind": "publish", "payload": {"page": 7}}],
+            }))
+            .reply::<AddedFlow>(201, "All jobs were added")
+            .status(409, "The queue is full"),
+    );
+    routes.add(
+        Route::get("/v1/queues/{name}/jobs/{id}/children", children)
+            .doc(
+                FAMILY,
+                "What became of the children of a job that is not over: its worker reads their results here",
+            )
+            .param("name", "pages")
+            .param("id", "00000000000000000000000000000000")
+            .reply::<Children>(200, "How many failed, and the results that are kept")
+            .status(404, "There is no such job, or it is over"),
     );
     routes.add(
         Route::get("/v1/queues/{name}", counts)
@@ -59,13 +96,99 @@ pub(super) fn add_routes(routes: &mut Routes) {
         Route::get("/v1/queues/{name}/jobs", list)
             .doc(FAMILY, "List jobs, or search their payloads")
             .param("name", "mail")
-            .query("state", "ready, delayed, running, parked or done", "ready")
+            .query("state", STATES, "ready")
             .query(
                 "search",
                 "Only jobs whose payload contains this text",
                 "ann",
             )
-            .reply::<Jobs>(200, "Up to 100 jobs"),
+            .query("kind", "Only jobs of this kind", "send_mail")
+            .query(
+                "error",
+                "Only dead letters whose error contains this text",
+                "",
+            )
+            .query("from", "Where to go on: `next` of the answer before", "")
+            .reply::<Jobs>(200, "One page, or what one step of a search has found"),
+    );
+    routes.add(
+        Route::get("/v1/queues/{name}/jobs:search", search_stream)
+            .doc(
+                FAMILY,
+                "Search a queue of any size: server-sent events found, progress, problem and end. \
+                 All searches together take turns; closing the connection ends one",
+            )
+            .param("name", "mail")
+            .query("state", STATES, "ready")
+            .query(
+                "search",
+                "Only jobs whose payload contains this text",
+                "ann",
+            )
+            .query("kind", "Only jobs of this kind", "send_mail")
+            .query(
+                "error",
+                "Only dead letters whose error contains this text",
+                "",
+            )
+            .query("limit", "End after so many (default 100)", 10)
+            .query("from", "Where to go on: `next` of an event before", "")
+            .status(200, "A stream of events"),
+    );
+    routes.add(
+        Route::post("/v1/queues/{name}/bulk", begin_bulk)
+            .by_hand("queue.bulk")
+            .grants()
+            .doc(
+                FAMILY,
+                "Change all jobs that match a filter. This counts them and changes nothing; confirm it to change them",
+            )
+            .param("name", "mail")
+            .body::<NewBulk>(json!({"action": "retry", "state": "dead", "kind": "send_mail", "error": "connection refused"}))
+            .reply::<BulkView>(202, "It is being counted")
+            .status(400, "The action does not fit the state, or nothing says which jobs")
+            .status(429, "Too many of them are under way"),
+    );
+    routes.add(
+        Route::get("/v1/queues/{name}/bulk/{id}", look_bulk)
+            .waits()
+            .role(Role::Admin)
+            .doc(FAMILY, "How far a change of many jobs is")
+            .param("name", "mail")
+            .param("id", "00000000000000000000000000000000")
+            .query(
+                "wait",
+                "Seconds to wait until it is counted, or over (default 0)",
+                1,
+            )
+            .reply::<BulkView>(200, "How far it is")
+            .status(
+                404,
+                "It was forgotten, or another instance of the service has it",
+            ),
+    );
+    routes.add(
+        Route::post("/v1/queues/{name}/bulk/{id}:confirm", confirm_bulk)
+            .by_hand("queue.bulk")
+            .grants()
+            .doc(FAMILY, "Change the jobs that were counted")
+            .param("name", "mail")
+            .param("id", "00000000000000000000000000000000")
+            .body::<Confirm>(json!({"count": 0}))
+            .reply::<BulkView>(202, "It is being done")
+            .status(409, "It is not counted yet, or another number was counted"),
+    );
+    routes.add(
+        Route::delete("/v1/queues/{name}/bulk/{id}", stop_bulk)
+            .by_hand("queue.bulk")
+            .grants()
+            .doc(
+                FAMILY,
+                "Stop a change of many jobs. What is changed stays changed",
+            )
+            .param("name", "mail")
+            .param("id", "00000000000000000000000000000000")
+            .reply::<BulkView>(200, "It stops"),
     );
     routes.add(
         Route::post("/v1/queues/{name}:lease", lease)

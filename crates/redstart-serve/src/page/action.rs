@@ -5,7 +5,7 @@ use std::time::Duration;
 use maud::html;
 use redstart::{
     locking::Mutex,
-    messaging::{Cancelled, DeadLetter, JobId, normalized_error},
+    messaging::{Cancelled, DeadLetter, JobId, JobState, Queue, normalized_error},
     sessions::Sessions,
 };
 
@@ -144,21 +144,42 @@ fn given<'f>(form: &'f Query, name: &str) -> Result<&'f str, Problem> {
         .ok_or_else(|| Problem::invalid(format!("{name} is missing")))
 }
 
-/// Which letters an action is about: one, or all of a group.
+/// The letters of a group.
 fn wanted(form: &Query) -> Result<impl Fn(&DeadLetter) -> bool, Problem> {
-    let (letter, group) = (
-        form.given("letter").map(str::to_owned),
-        form.given("group").map(str::to_owned),
-    );
-    if letter.is_none() && group.is_none() {
-        return Err(Problem::invalid("letter or group is missing"));
+    let group = form.given("group").map(str::to_owned);
+    let group = group.ok_or_else(|| Problem::invalid("letter or group is missing"))?;
+    Ok(move |dead: &DeadLetter| normalized_error(&dead.reason) == group)
+}
+
+/// Dead letters that one request looks through.
+const MOST_LETTERS: u64 = 20_000;
+
+async fn how_many(queue: &Queue, form: &Query) -> Result<u64, Problem> {
+    if form.given("letter").is_some() {
+        // What is no letter's id is none of the letters.
+        let Ok(Some(id)) = one_letter(form) else {
+            return Ok(0);
+        };
+        let found = queue.job(id).await?;
+        return Ok(found.map_or(0, |found| u64::from(found.job.state == JobState::Dead)));
     }
-    Ok(move |dead: &DeadLetter| match (&letter, &group) {
-        (Some(letter), _) => dead.letter == *letter,
-        (None, group) => group
-            .as_ref()
-            .is_some_and(|group| normalized_error(&dead.reason) == *group),
-    })
+    let inspect = queue.inspect();
+    if inspect.counts().await?.dead > MOST_LETTERS {
+        return Err(Problem::new(Kind::Conflict).detail(
+            "there are too many dead letters for one request; change them on the page \"Change many dead letters\"",
+        ));
+    }
+    count_letters(&inspect.dead_letters(), wanted(form)?).await
+}
+
+/// The job of the letter that an action is about, if it is about one.
+fn one_letter(form: &Query) -> Result<Option<JobId>, Problem> {
+    let Some(letter) = form.given("letter") else {
+        return Ok(None);
+    };
+    let id = letter.split_once('-').and_then(|(_, id)| id.parse().ok());
+    id.map(Some)
+        .ok_or_else(|| Problem::invalid("this is not the id of a dead letter"))
 }
 
 async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<Plan, Problem> {
@@ -248,10 +269,8 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
             )
         }
         "queue.replay" | "queue.purge" => {
-            let letters = open_queue(&call.app.store, ns, given(form, "queue")?)?
-                .inspect()
-                .dead_letters();
-            let count = count_letters(&letters, wanted(form)?).await?;
+            let queue_of_letters = open_queue(&call.app.store, ns, given(form, "queue")?)?;
+            let count = how_many(&queue_of_letters, form).await?;
             let body = match (form.given("letter"), form.given("group")) {
                 (Some(letter), _) => serde_json::json!({"letters": [letter]}),
                 (None, group) => serde_json::json!({"group": group}),
@@ -443,19 +462,15 @@ async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Resu
                 .await?
                 .is_new());
         }
-        "queue.replay" => {
-            return Ok(queue()?
-                .inspect()
-                .dead_letters()
-                .replay(wanted(form)?)
-                .await?);
-        }
-        "queue.purge" => {
-            return Ok(queue()?
-                .inspect()
-                .dead_letters()
-                .purge(wanted(form)?)
-                .await?);
+        "queue.replay" | "queue.purge" => {
+            let letters = queue()?.inspect().dead_letters();
+            let done = match (action, one_letter(form)?) {
+                ("queue.replay", Some(id)) => letters.replay_many(&[id]).await?,
+                ("queue.replay", None) => letters.replay(wanted(form)?).await?,
+                (_, Some(id)) => letters.purge_many(&[id]).await?,
+                (_, None) => letters.purge(wanted(form)?).await?,
+            };
+            return Ok(done);
         }
         "lock.force-release" => {
             let mutex = Mutex::new(store, ns, given(form, "name")?)?;

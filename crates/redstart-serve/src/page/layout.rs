@@ -18,7 +18,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 /// A name within a path or a query.
-pub(super) fn encode(name: &str) -> String {
+pub(crate) fn encode(name: &str) -> String {
     utf8_percent_encode(name, SEGMENT).to_string()
 }
 

@@ -4,24 +4,27 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use maud::{Markup, html};
-use redstart::messaging::{JobInfo, JobState, Queue, QueueCounts, normalized_error};
+use redstart::messaging::{DeadLetter, JobInfo, JobState, Queue, QueueCounts, normalized_error};
 
 use super::{
     Shell,
     layout::{covered, curl, empty, encode, live, moment, span, tile},
 };
 use crate::{
-    api::{open_queue, parse_state, search_jobs, state_name},
+    api::{Told, open_queue, parse_state, search as search_step, search_from, state_name, told},
     call::Call,
     chart::{lines, shares},
     pretty::{brief, pretty},
     problem::Problem,
-    reply::Reply,
+    reply::{Event, Reply},
+    scan::{Filter, Scan, count_of},
 };
 
 /// Queues whose counts are asked for at the same time.
 const AT_ONCE: usize = 16;
-const STATES: [&str; 6] = ["ready", "delayed", "running", "parked", "waiting", "done"];
+pub(super) const STATES: [&str; 7] = [
+    "ready", "delayed", "running", "parked", "waiting", "done", "dead",
+];
 
 pub(super) fn queue_of(call: &Call, shell: &Shell, name: &str) -> Result<Queue, Problem> {
     Ok(open_queue(&call.app.store, &shell.namespace, name)?)
@@ -94,7 +97,7 @@ fn history(sampler: &crate::sampler::Sampler, namespace: &str, name: &str) -> Ma
     )
 }
 
-fn crumb(shell: &Shell, name: &str) -> Markup {
+pub(super) fn crumb(shell: &Shell, name: &str) -> Markup {
     html! { a href=(shell.link("/queues")) { "Queues" } " / " a href=(shell.link(&format!("/queues/{}", encode(name)))) { (name) } }
 }
 
@@ -102,19 +105,27 @@ fn jobs_table(shell: &Shell, call: &Call, queue: &str, jobs: &[JobInfo], now: Du
     html! {
         div.scroll tabindex="0" { table {
             thead { tr { th { "Job" } th { "Kind" } th { "Payload" } th.num { "Attempts" } th { "Due" } th { span.muted { "Progress" } } th { "Actions" } } }
-            tbody { @for job in jobs { @let id = job.id.to_string(); tr {
-                td { a.mono href=(shell.link(&format!("/queues/{}/jobs/{id}", encode(queue)))) { (&id[..12]) } }
-                td { (job.name) @if job.priority != 0 { " " span.tag { "priority " (job.priority) } } }
-                td.wide.mono { (brief(&String::from_utf8_lossy(&job.payload), &call.config.redact, 90)) }
-                td.num { (job.attempts) }
-                td { (due(job.due, now)) }
-                td { @if let Some(progress) = job.progress { (format!("{:.0} %", progress * 100.0)) } }
-                td.acts {
-                    @if job.state == JobState::Delayed { (shell.act("queue.run-now", "Run now", &[("queue", queue), ("job", &id)])) }
-                    @if !matches!(job.state, JobState::Running | JobState::Done) { (shell.act("queue.delete", "Delete", &[("queue", queue), ("job", &id)])) }
-                }
-            } } }
+            tbody { @for job in jobs { (job_row(shell, &call.config.redact, queue, job, now)) } }
         } }
+    }
+}
+
+fn job_row(shell: &Shell, hidden: &[String], queue: &str, job: &JobInfo, now: Duration) -> Markup {
+    let id = job.id.to_string();
+    let waits = !job.state.is_over() && job.state != JobState::Running;
+    html! {
+        tr data-job=(id) {
+            td { a.mono href=(shell.link(&format!("/queues/{}/jobs/{id}", encode(queue)))) { (&id[..12]) } }
+            td { (job.name) @if job.priority != 0 { " " span.tag { "priority " (job.priority) } } }
+            td.wide.mono { (brief(&String::from_utf8_lossy(&job.payload), hidden, 90)) }
+            td.num { (job.attempts) }
+            td { (due(job.due, now)) }
+            td { @if let Some(progress) = job.progress { (format!("{:.0} %", progress * 100.0)) } }
+            td.acts {
+                @if job.state == JobState::Delayed { (shell.act("queue.run-now", "Run now", &[("queue", queue), ("job", &id)])) }
+                @if waits { (shell.act("queue.delete", "Delete", &[("queue", queue), ("job", &id)])) }
+            }
+        }
     }
 }
 
@@ -139,19 +150,17 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
             "ready"
         })
         .to_owned();
-    let (mut jobs, _) = queue.inspect().list(parse_state(&state)?, None).await?;
+    let parsed = parse_state(&state)?;
+    let mut jobs = match parsed {
+        // They have a page of their own.
+        JobState::Dead => Vec::new(),
+        parsed => queue.inspect().list(parsed, None).await?.0,
+    };
     jobs.truncate(50);
     let crons = queue.cron_entries().await?;
     let now = call.app.store.time().await?;
     let at = encode(&name);
-    let count = |state: &str| match state {
-        "ready" => counts.ready,
-        "delayed" => counts.delayed,
-        "running" => counts.running,
-        "parked" => counts.parked,
-        "waiting" => counts.waiting,
-        _ => counts.done,
-    };
+    let count = |state: &str| parse_state(state).map_or(0, |state| count_of(&counts, state));
     let body = html! {
         div.tiles {
             (tile("Ready", counts.ready, "")) (tile("Running", counts.running, "")) (tile("Delayed", counts.delayed, ""))
@@ -181,62 +190,157 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
         }
         section.card {
             h2 { "Jobs" }
-            p { @for name in STATES {
+            p { @for name in STATES.into_iter().filter(|name| *name != "dead") {
                 a class=(if name == state { "button small primary" } else { "button small" })
                     href=(shell.link(&format!("/queues/{at}?state={name}"))) aria-current=[(name == state).then_some("true")] { (name) " " (count(name)) } " "
             } }
             @if jobs.is_empty() { (empty("No jobs in this state.")) } @else { (jobs_table(&shell, &call, &name, &jobs, now)) }
+            @if shell.may_act() { p { a.button.small href=(shell.link(&format!("/queues/{at}/bulk?state={state}"))) { "Change many jobs" } } }
         }
     };
     let body = html! {
-        form.row method="get" action=(format!("{}/queues/{at}/search", shell.base)) {
-            input type="hidden" name="namespace" value=(shell.namespace);
-            label { "Search in payloads" input type="search" name="text" required; }
-            label { "State" select name="state" { @for name in STATES { option value=(name) { (name) } } } }
-            button type="submit" { "Search" }
-        }
+        (search_form(&shell, &name, None))
         (live(&call, body))
     };
     Ok(shell.page("/queues", &name, crumb(&shell, &name), body))
 }
 
-/// How many dead letters are read at most.
-const BUDGET: usize = 20_000;
+/// The fields of a search, with what they had.
+fn search_form(shell: &Shell, name: &str, filter: Option<&Filter>) -> Markup {
+    let value = |read: fn(&Filter) -> &Option<String>| {
+        filter
+            .and_then(|filter| read(filter).clone())
+            .unwrap_or_default()
+    };
+    let state = filter.map_or("ready", |filter| state_name(filter.state));
+    html! {
+        form.row method="get" action=(format!("{}/queues/{}/search", shell.base, encode(name))) {
+            input type="hidden" name="namespace" value=(shell.namespace);
+            label { "Search in payloads" input type="search" name="text" value=(value(|f| &f.text)) required; }
+            label { "State" select name="state" { @for name in STATES { option value=(name) selected[name == state] { (name) } } } }
+            label { "Kind" input name="kind" value=(value(|f| &f.kind)); }
+            button type="submit" { "Search" }
+        }
+    }
+}
+
+/// What a page of a search reads before it is sent. A browser with JavaScript goes on from there by itself.
+const FIRST: u64 = 2000;
+const FIRST_TIME: Duration = Duration::from_millis(150);
+/// A search in the page stops when it has found so many.
+const SHOWN: usize = 100;
+
+fn filter_of(call: &Call) -> Result<Filter, Problem> {
+    let given = |name: &str| call.query.given(name).map(str::to_owned);
+    let filter = Filter {
+        state: parse_state(call.query.given("state").unwrap_or("ready"))?,
+        kind: given("kind"),
+        error: given("error"),
+        group: None,
+        text: given("text"),
+        hidden: call.hidden().to_vec(),
+    };
+    filter.check()?;
+    Ok(filter)
+}
+
+/// The query of a search that goes on from a place.
+fn search_query(filter: &Filter, from: &str) -> String {
+    let mut query = format!("state={}&from={}", state_name(filter.state), encode(from));
+    let parts = [
+        ("text", &filter.text),
+        ("kind", &filter.kind),
+        ("error", &filter.error),
+    ];
+    for (name, value) in parts {
+        if let Some(value) = value {
+            query += &format!("&{name}={}", encode(value));
+        }
+    }
+    query
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+pub(super) fn scanned_of(scanned: u64, total: u64, state: JobState) -> String {
+    let (scanned, total) = (grouped(scanned), grouped(total));
+    format!("Scanned {scanned} of {total} {} jobs", state_name(state))
+}
 
 pub(super) async fn search(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let name = call.param("name").to_owned();
     let queue = queue_of(&call, &shell, &name)?;
-    let text = call.query.given("text").unwrap_or_default().to_owned();
-    let state_text = call.query.given("state").unwrap_or("ready").to_owned();
-    let state = parse_state(&state_text)?;
-    let counts = queue.inspect().counts().await?;
-    let total = match state {
-        JobState::Ready => counts.ready,
-        JobState::Delayed => counts.delayed,
-        JobState::Running => counts.running,
-        JobState::Parked => counts.parked,
-        JobState::Waiting => counts.waiting,
-        _ => counts.done,
-    };
-    let hidden = call.hidden();
-    let (mut found, scanned) = search_jobs(&queue, state, &text, hidden).await?;
-    found.truncate(100);
+    let filter = filter_of(&call)?;
+    let state = filter.state;
+    let mut scan = Scan::new(&queue, filter.clone(), call.query.given("from")).await?;
+    let found = search_step(&mut scan, &call.app.turns, FIRST, FIRST_TIME).await?;
     let now = call.app.store.time().await?;
     let at = encode(&name);
+    let place = scan.place();
+    let rest = place.as_deref().map(|place| search_query(&filter, place));
     let body = html! {
-        form.row method="get" action=(format!("{}/queues/{at}/search", shell.base)) {
-            input type="hidden" name="namespace" value=(shell.namespace);
-            label { "Search in payloads" input type="search" name="text" value=(text) required; }
-            label { "State" select name="state" { @for name in STATES { option value=(name) selected[name == state_text] { (name) } } } }
-            button type="submit" { "Search" }
-        }
-        section.card {
-            p.muted { "Scanned " (scanned) " of " (total.max(scanned as u64)) " " (state_text) " jobs; " (found.len()) " contain the text." }
-            @if found.is_empty() { (empty("Nothing was found.")) } @else { (jobs_table(&shell, &call, &name, &found, now)) }
+        (search_form(&shell, &name, Some(&filter)))
+        @if shell.may_act() { p { a.button.small href=(shell.link(&format!("/queues/{at}/bulk?state={}&kind={}", state_name(state), encode(filter.kind.as_deref().unwrap_or_default())))) { "Change many jobs" } } }
+        section.card #search data-rest=[rest.as_ref().filter(|_| found.len() < SHOWN).map(|rest| shell.link(&format!("/queues/{at}/search/rows?{rest}")))] {
+            p.muted role="status" id="scanned" { (scanned_of(scan.scanned, scan.total(), state)) "; " (found.len()) " shown." }
+            (jobs_table(&shell, &call, &name, &found, now))
+            @if let Some(rest) = &rest { p {
+                a.button.small id="more" href=(shell.link(&format!("/queues/{at}/search?{rest}"))) { "Go on from here" } " "
+                button.small type="button" id="stop" hidden { "Stop" }
+            } }
+            @else if found.is_empty() { (empty("Nothing was found.")) }
         }
     };
     Ok(shell.page("/queues", "Search", crumb(&shell, &name), body))
+}
+
+/// The rest of a search, as rows of its table and words that say how far it is.
+pub(super) async fn search_rows(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let name = call.param("name").to_owned();
+    let queue = queue_of(&call, &shell, &name)?;
+    let filter = filter_of(&call)?;
+    let state = filter.state;
+    let from = search_from(&call);
+    let scan = Scan::new(&queue, filter, from.as_deref()).await?;
+    let now = call.app.store.time().await?;
+    let hidden = call.config.redact.clone();
+    let events = told(&call, scan, SHOWN).map(move |told| {
+        let (event, scanned, total, place) = match told {
+            Told::Found(job) => {
+                let row = job_row(&shell, &hidden, &name, &job, now);
+                return Event::new("row", row.into_string());
+            }
+            Told::Failed(problem) => return Event::new("problem", problem.text()),
+            Told::Progress {
+                scanned,
+                total,
+                place,
+                ..
+            } => ("progress", scanned, total, place),
+            Told::Over {
+                scanned,
+                total,
+                place,
+                ..
+            } => ("end", scanned, total, place),
+        };
+        let mut event = Event::new(event, scanned_of(scanned, total, state));
+        event.id = Some(place.unwrap_or_default());
+        event
+    });
+    call.app.stream(events)
 }
 
 pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
@@ -267,7 +371,7 @@ pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
                 p {
                     @if job.state == JobState::Delayed { (shell.act("queue.run-now", "Run now", &one)) }
                     @if !job.state.is_over() { (shell.act("queue.cancel", "Cancel", &one)) }
-                    @if !matches!(job.state, JobState::Running) { (shell.act("queue.delete", "Delete", &one)) }
+                    @if !job.state.is_over() && job.state != JobState::Running { (shell.act("queue.delete", "Delete", &one)) }
                     (shell.act("queue.add", "Edit and enqueue again", &one))
                 }
             }
@@ -350,54 +454,67 @@ async fn throughput(queue: &Queue, now: Duration) -> Result<Markup, Problem> {
     })
 }
 
+/// How many dead letters are grouped by their error: the newest.
+const GROUPED: usize = 2000;
+
 pub(super) async fn dead(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let name = call.param("name").to_owned();
-    let letters = queue_of(&call, &shell, &name)?.inspect().dead_letters();
-    let mut groups: BTreeMap<String, (u64, Duration, String)> = BTreeMap::new();
-    let (mut newest, mut after, mut read) = (Vec::new(), None::<String>, 0_usize);
-    loop {
-        let page = letters.list(after.as_deref()).await?;
-        let Some(last) = page.last() else { break };
-        after = Some(last.letter.clone());
-        read += page.len();
-        for letter in page {
-            let group = groups.entry(normalized_error(&letter.reason)).or_insert((
-                0,
-                Duration::ZERO,
-                letter.reason.clone(),
-            ));
-            group.0 += 1;
-            group.1 = group.1.max(letter.at);
-            newest.push(letter);
-        }
-        if newest.len() > 50 {
-            newest.drain(..newest.len() - 50);
-        }
-        if read >= BUDGET {
+    let inspect = queue_of(&call, &shell, &name)?.inspect();
+    let total = inspect.counts().await?.dead;
+    let letters = inspect.dead_letters();
+    let mut groups: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
+    let mut newest: Vec<DeadLetter> = Vec::new();
+    let mut read = 0;
+    while read < GROUPED {
+        let page = letters.newest(read).await?;
+        if page.is_empty() {
             break;
         }
+        read += page.len();
+        for letter in page {
+            let group = groups.entry(normalized_error(&letter.reason)).or_default();
+            group.0 += 1;
+            group.1 = group.1.max(letter.at);
+            if newest.len() < 50 {
+                newest.push(letter);
+            }
+        }
     }
-    newest.reverse();
+    // What one request can change is changed by one; the rest by a change of many jobs.
+    let is_partial = total > read as u64;
+    let at = encode(&name);
+    let bulk = |action: &str, title: &str, group: &str| {
+        html! {
+            @if shell.may_act() {
+                a class=(if action == "delete" { "button small danger" } else { "button small" })
+                    href=(shell.link(&format!("/queues/{at}/bulk?state=dead&action={action}&group={}", encode(group)))) { (title) } " "
+            }
+        }
+    };
     let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(_, (count, ..))| std::cmp::Reverse(*count));
+    groups.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
     let body = html! {
         section.card {
             h2 { "By error" }
+            @if is_partial { p.muted { "Of the newest " (grouped(read as u64)) " of " (grouped(total)) " dead letters." } }
             @if groups.is_empty() { (empty("No dead letters.")) }
             @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Error, with numbers and names replaced" } th.num { "Letters" } th { "Newest" } th { "Actions" } } }
-                tbody { @for (group, (count, at, _)) in &groups { tr {
+                tbody { @for (group, (count, at)) in &groups { tr {
                     td.wide { code { (group) } } td.num { (count) } td { (moment(*at)) }
-                    td.acts {
+                    td.acts { @if is_partial {
+                        (bulk("retry", "Retry all", group)) (bulk("delete", "Delete all", group))
+                    } @else {
                         (shell.act("queue.replay", "Retry all", &[("queue", &name), ("group", group)]))
                         (shell.act("queue.purge", "Delete all", &[("queue", &name), ("group", group)]))
-                    }
+                    } }
                 } } }
             } } }
         }
         section.card {
             h2 { "Newest" }
+            @if shell.may_act() && !newest.is_empty() { p { a.button.small href=(shell.link(&format!("/queues/{at}/bulk?state=dead"))) { "Change many dead letters" } } }
             @if newest.is_empty() { (empty("Nothing here.")) }
             @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "When" } th { "Kind" } th { "Error" } th { "Payload" } th { "Actions" } } }

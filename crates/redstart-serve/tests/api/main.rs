@@ -3,16 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod audit;
+mod bulk;
 mod client;
 mod confined;
 mod envoy;
 mod example;
 mod foreign;
 mod hostile;
+mod large;
 mod page;
 mod pattern;
+mod policy;
 mod program;
 mod safety;
+mod search;
 mod tls;
 mod trace;
 mod watch;

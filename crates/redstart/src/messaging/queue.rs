@@ -78,7 +78,7 @@ pub use details::{Cancelled, JobAttempt, JobDetails};
 pub use enqueue::{Enqueue, EnqueueMany, Enqueued, EnqueuedMany};
 pub use events::{QueueEvent, QueueEventKind, QueueEvents};
 pub use failure::{DeadGroup, normalized_error};
-pub use flow::{ChildFailure, ChildResult, Flow, FlowAdded};
+pub use flow::{ChildFailure, ChildResult, Children, Flow, FlowAdded};
 pub use handle::{JobHandle, Outcome};
 pub use history::{QueueMinute, Spread};
 pub use inspect::{JobCursor, JobInfo, JobState, QueueCounts, QueueInspector};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use redstart::messaging::{JobId, JobInfo, JobState, Outcome, Queue};
+use futures_util::{StreamExt as _, stream};
+use redstart::messaging::{ChildResult, JobId, JobInfo, JobState, Outcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
@@ -14,6 +14,7 @@ use crate::{
     pretty::redacted,
     problem::Problem,
     reply::{Event, Reply},
+    scan::{Filter, Scan, Turns},
     watch::Seen,
 };
 
@@ -40,8 +41,33 @@ pub(super) struct Counts {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Jobs {
     jobs: Vec<Job>,
-    /// How many jobs were read. A search reads 20,000 at most, for 2 s at most.
-    scanned: usize,
+    /// How many jobs were read, also by the requests before if this one went on from there. One request that searches reads
+    /// 20,000 at most, for 2 s at most.
+    scanned: u64,
+    /// How many jobs of the state there are, as far as is known.
+    total: u64,
+    /// Where the next request goes on, as its `from`; null at the end.
+    next: Option<String>,
+}
+
+/// What became of the children of a job.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Children {
+    /// How many failed, other than those that made the job fail.
+    failed: u64,
+    /// How many are not over yet.
+    waiting: u64,
+    /// Of those whose results are kept, in the order in which they were added.
+    results: Vec<Child>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Child {
+    /// done, failed, or none: it failed and is ignored, or is not over.
+    outcome: &'static str,
+    #[schemars(with = "Option<serde_json::Value>")]
+    result: Option<Box<RawValue>>,
+    reason: Option<String>,
 }
 
 /// A job as it was when it was read.
@@ -51,7 +77,11 @@ pub(crate) struct Job {
     pub(crate) kind: String,
     pub(crate) state: &'static str,
     pub(crate) attempts: u32,
+    /// How many it has in all, if it says so itself.
+    pub(crate) max_attempts: Option<u32>,
     pub(crate) priority: i16,
+    /// When it was added, in seconds since 1970.
+    pub(crate) created: f64,
     /// When it became or becomes ready, in seconds since 1970.
     pub(crate) due: f64,
     #[schemars(with = "serde_json::Value")]
@@ -59,6 +89,12 @@ pub(crate) struct Job {
     pub(crate) worker: Option<String>,
     pub(crate) progress: Option<f64>,
     pub(crate) group: Option<String>,
+    /// Its unique key.
+    pub(crate) unique: Option<String>,
+    /// When it expires, in seconds since 1970.
+    pub(crate) expires: Option<f64>,
+    /// The job that waits for it.
+    pub(crate) parent: Option<String>,
 }
 
 /// A job and all that is known of it.
@@ -121,9 +157,10 @@ pub(crate) fn parse_state(text: &str) -> Result<JobState, Problem> {
         "parked" => JobState::Parked,
         "waiting" => JobState::Waiting,
         "done" => JobState::Done,
+        "dead" => JobState::Dead,
         _ => {
             return Err(Problem::invalid(
-                "state must be ready, delayed, running, parked, waiting or done",
+                "state must be ready, delayed, running, parked, waiting, done or dead",
             ));
         }
     })
@@ -159,63 +196,235 @@ pub(crate) fn job_view(job: JobInfo, hidden: &[String]) -> Job {
         kind: job.name,
         state: state_name(job.state),
         attempts: job.attempts,
+        max_attempts: job.max_attempts,
         priority: job.priority,
+        created: job.created.as_secs_f64(),
         due: job.due.as_secs_f64(),
         payload: without(job.payload, hidden),
         worker: job.worker,
         progress: job.progress,
         group: job.group,
+        unique: job.unique,
+        expires: job.expires.map(|time| time.as_secs_f64()),
+        parent: job.parent.map(|id| id.to_string()),
     }
 }
+
+/// The jobs that a request asks for.
+pub(crate) fn filter_of(call: &Call, text: &str) -> Result<Filter, Problem> {
+    let given = |name: &str| call.query.given(name).map(str::to_owned);
+    let filter = Filter {
+        state: parse_state(call.query.given("state").unwrap_or("ready"))?,
+        kind: given("kind"),
+        error: given("error"),
+        group: given("group"),
+        text: given(text),
+        hidden: call.hidden().to_vec(),
+    };
+    filter.check()?;
+    Ok(filter)
+}
+
+/// How many jobs one step of a search reads.
+pub(crate) const BUDGET: u64 = 20_000;
+/// How long it reads at most.
+const TIME: Duration = Duration::from_secs(2);
+/// A search stops after the page with which it has found so many.
+const ENOUGH: usize = 100;
 
 pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
-    let state = parse_state(call.query.given("state").unwrap_or("ready"))?;
-    let queue = queue(&call)?;
-    let hidden = call.hidden();
-    let (mut jobs, scanned) = match call.query.given("search") {
-        Some(text) => search_jobs(&queue, state, text, hidden).await?,
-        None => {
-            let (jobs, _) = queue.inspect().list(state, None).await?;
-            let count = jobs.len();
-            (jobs, count)
-        }
-    };
-    jobs.truncate(100);
-    let jobs = jobs.into_iter().map(|job| job_view(job, hidden)).collect();
-    Ok(Reply::ok(&Jobs { jobs, scanned }))
+    let filter = filter_of(&call, "search")?;
+    let budget = if filter.is_all() { 1 } else { BUDGET };
+    let mut scan = Scan::new(&queue(&call)?, filter, call.query.given("from")).await?;
+    let jobs = search(&mut scan, &call.app.turns, budget, TIME).await?;
+    let jobs = jobs.into_iter().map(|job| job_view(job, call.hidden()));
+    Ok(Reply::ok(&Jobs {
+        jobs: jobs.collect(),
+        scanned: scan.scanned,
+        total: scan.total(),
+        next: scan.place(),
+    }))
 }
 
-/// How many jobs a search reads.
-const BUDGET: usize = 20_000;
-
-/// The first jobs whose payload contains a text, and how many were read: in pages with a pause after each, within a budget
-/// of jobs and time. What is hidden is not found either.
-pub(crate) async fn search_jobs(
-    queue: &Queue,
-    state: JobState,
-    text: &str,
-    hidden: &[String],
-) -> Result<(Vec<JobInfo>, usize), Problem> {
-    let contains = |job: &JobInfo| {
-        let payload = String::from_utf8_lossy(&job.payload);
-        match hidden {
-            [] => payload.contains(text),
-            hidden => redacted(&payload, hidden).contains(text),
-        }
-    };
-    let (mut found, mut scanned, mut from) = (Vec::new(), 0_usize, None);
-    let ends = tokio::time::Instant::now() + Duration::from_secs(2);
+/// One step of a search, which ends with the page that reaches the budget of jobs or time, or has found enough.
+pub(crate) async fn search(
+    scan: &mut Scan,
+    turns: &Turns,
+    budget: u64,
+    time: Duration,
+) -> Result<Vec<JobInfo>, Problem> {
+    let (before, begun) = (scan.scanned, tokio::time::Instant::now());
+    let mut found = Vec::new();
     loop {
-        let (jobs, next) = queue.inspect().list(state, from).await?;
-        scanned += jobs.len();
-        found.extend(jobs.into_iter().filter(contains));
-        from = next;
-        let is_over = scanned >= BUDGET || tokio::time::Instant::now() > ends;
-        if from.is_none() || found.len() >= 100 || is_over {
-            return Ok((found, scanned));
+        let seen = scan.step(turns).await?;
+        found.extend(seen.into_iter().filter_map(|seen| seen.job));
+        let is_spent = scan.scanned - before >= budget || begun.elapsed() >= time;
+        if scan.is_over() || is_spent || found.len() >= ENOUGH {
+            return Ok(found);
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// What a search that is under way tells.
+pub(crate) enum Told {
+    Found(Box<JobInfo>),
+    /// How far it is. What was found before was told before.
+    Progress {
+        scanned: u64,
+        total: u64,
+        found: usize,
+        place: Option<String>,
+    },
+    /// All was read, or enough was found.
+    Over {
+        scanned: u64,
+        total: u64,
+        found: usize,
+        place: Option<String>,
+    },
+    Failed(Problem),
+}
+
+/// How often a search says how far it is, if it finds nothing.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// A search of a queue of any size, as it goes. It rests while nobody takes what it tells, and ends when it is dropped.
+pub(crate) fn told(
+    call: &Call,
+    scan: Scan,
+    most: usize,
+) -> impl futures_util::Stream<Item = Told> + Send + use<> {
+    let app = call.app.clone();
+    let said = None::<tokio::time::Instant>;
+    stream::unfold(Some((scan, 0, said)), move |state| {
+        let app = app.clone();
+        async move {
+            let (mut scan, mut found, mut said) = state?;
+            let mut told = Vec::new();
+            let at = |scan: &Scan, found| (scan.scanned, scan.total(), found, scan.place());
+            // The first word comes at once.
+            if said.is_none() {
+                let (scanned, total, found, place) = at(&scan, found);
+                told.push(Told::Progress {
+                    scanned,
+                    total,
+                    found,
+                    place,
+                });
+                said = Some(tokio::time::Instant::now());
+                return Some((stream::iter(told), Some((scan, found, said))));
+            }
+            match scan.step(&app.turns).await {
+                Err(problem) => {
+                    told.push(Told::Failed(problem));
+                    return Some((stream::iter(told), None));
+                }
+                Ok(seen) => {
+                    let jobs = seen.into_iter().filter_map(|seen| seen.job);
+                    told.extend(jobs.map(|job| Told::Found(Box::new(job))));
+                    found += told.len();
+                }
+            }
+            let (scanned, total, found, place) = at(&scan, found);
+            if scan.is_over() || found >= most {
+                told.push(Told::Over {
+                    scanned,
+                    total,
+                    found,
+                    place,
+                });
+                return Some((stream::iter(told), None));
+            }
+            if !told.is_empty() || said.is_none_or(|said| said.elapsed() >= EVERY) {
+                told.push(Told::Progress {
+                    scanned,
+                    total,
+                    found,
+                    place,
+                });
+                said = Some(tokio::time::Instant::now());
+            }
+            Some((stream::iter(told), Some((scan, found, said))))
+        }
+    })
+    .flatten()
+}
+
+/// Where a search goes on: a browser that connects again names the last place that it was told.
+pub(crate) fn search_from(call: &Call) -> Option<String> {
+    let last = call.headers.get("last-event-id");
+    let last = last.and_then(|id| id.to_str().ok()).map(str::to_owned);
+    last.or_else(|| call.query.given("from").map(str::to_owned))
+}
+
+pub(super) async fn search_stream(call: Call) -> Result<Reply, Problem> {
+    let filter = filter_of(&call, "search")?;
+    let most = call.query.number::<usize>("limit")?.unwrap_or(ENOUGH);
+    if !(1..=10_000).contains(&most) {
+        return Err(Problem::invalid("limit must be from 1 to 10000"));
+    }
+    let from = search_from(&call);
+    let scan = Scan::new(&queue(&call)?, filter, from.as_deref()).await?;
+    let hidden = call.hidden().to_vec();
+    let events = told(&call, scan, most).map(move |told| match told {
+        Told::Found(job) => Event::json("found", &job_view(*job, &hidden)),
+        Told::Progress {
+            scanned,
+            total,
+            found,
+            place,
+        } => progress("progress", scanned, total, found, place),
+        Told::Over {
+            scanned,
+            total,
+            found,
+            place,
+        } => progress("end", scanned, total, found, place),
+        Told::Failed(problem) => Event::new("problem", problem.kind.name()),
+    });
+    call.app.stream(events)
+}
+
+fn progress(
+    name: &'static str,
+    scanned: u64,
+    total: u64,
+    found: usize,
+    place: Option<String>,
+) -> Event {
+    let data = json!({"scanned": scanned, "total": total, "found": found, "next": place});
+    let mut event = Event::json(name, &data);
+    // An empty id at the end: a client that connects again would begin anew.
+    event.id = Some(place.unwrap_or_default());
+    event
+}
+
+pub(super) async fn children(call: Call) -> Result<Reply, Problem> {
+    let found = queue(&call)?.inspect();
+    let found = found.children::<Box<RawValue>>(job_id(&call)?).await?;
+    let children = found.ok_or_else(|| Problem::not_found("job that is not over"))?;
+    let hidden = call.hidden();
+    let results = children.results.into_iter().map(|child| {
+        let (outcome, result, reason) = match child {
+            ChildResult::Done(result) => {
+                let shown =
+                    |result: Box<RawValue>| without(result.get().as_bytes().to_vec(), hidden);
+                ("done", result.map(shown), None)
+            }
+            ChildResult::Failed { reason } => ("failed", None, Some(reason)),
+            _ => ("none", None, None),
+        };
+        Child {
+            outcome,
+            result,
+            reason,
+        }
+    });
+    Ok(Reply::ok(&Children {
+        failed: children.failed,
+        waiting: children.waiting,
+        results: results.collect(),
+    }))
 }
 
 pub(super) fn job_id(call: &Call) -> Result<JobId, Problem> {

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     observe,
+    script::Script,
 };
 
 /// How many letters one command reads.
@@ -48,6 +49,38 @@ impl DeadLetters {
     pub async fn list(&self, after: Option<&str>) -> Result<Vec<DeadLetter>> {
         let after = after.map(Place::parse).transpose()?;
         self.page(after, None).await
+    }
+
+    /// A page of up to 200 letters, newest first, without the `skip` newest. Letters that come or go between two pages move
+    /// the others.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::Queue};
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+    /// assert!(queue.inspect().dead_letters().newest(0).await?.is_empty());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn newest(&self, skip: usize) -> Result<Vec<DeadLetter>> {
+        let mut range = redis::cmd("ZRANGE");
+        range
+            .arg(self.queue.entity().part("dead"))
+            .arg(skip)
+            .arg(skip.saturating_add(PAGE - 1))
+            .arg("REV")
+            .arg("WITHSCORES");
+        let found: Vec<(Vec<u8>, f64)> = self.queue.store().query(&range).await?;
+        let places = found.into_iter().filter_map(|(id, at)| {
+            Some(Place {
+                at: at as u64,
+                id: JobId::read(&id)?,
+            })
+        });
+        self.letters(&places.collect::<Vec<_>>()).await
     }
 
     /// Up to a page of letters after one place, up to and including another.
@@ -166,6 +199,44 @@ impl DeadLetters {
             purged += call.run::<u64>(self.queue.store()).await?;
         }
         Ok(purged)
+    }
+
+    /// Makes those of these jobs that are dead letters ready again, as [`replay`](Self::replay) does; how many.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; some letters may have been replayed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped early, some letters may have been replayed; none is lost.
+    pub async fn replay_many(&self, ids: &[JobId]) -> Result<u64> {
+        self.each_batch(&REPLAY, ids).await
+    }
+
+    /// Deletes those of these jobs that are dead letters; how many.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; some letters may have been deleted.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped early, some letters may have been deleted.
+    pub async fn purge_many(&self, ids: &[JobId]) -> Result<u64> {
+        self.each_batch(&PURGE, ids).await
+    }
+
+    async fn each_batch(&self, script: &'static Script, ids: &[JobId]) -> Result<u64> {
+        let mut changed = 0;
+        for ids in ids.chunks(PAGE) {
+            let mut call = self.queue.call(script, &[]);
+            for id in ids {
+                call = call.arg(&id.0[..]);
+            }
+            changed += call.run::<u64>(self.queue.store()).await?;
+        }
+        Ok(changed)
     }
 
     /// Starts paging over the letters that exist now; later ones are left out.

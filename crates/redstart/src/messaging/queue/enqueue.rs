@@ -161,7 +161,7 @@ impl Queue {
             .arg(inner.capacity)
             .arg(match options.run_at {
                 RunAt::After(delay) => micros(delay).to_string(),
-                RunAt::At(time) => format!("@{}", micros(time)),
+                RunAt::At(time) => format!("@{}", time.as_nanos().div_ceil(1000)),
             })
             .arg(options.policy.priority)
             .arg(options.place().unwrap_or(""))

@@ -4,7 +4,8 @@ use serde::de::DeserializeOwned;
 
 use super::{
     Job, JobId, JobPolicy, Queue,
-    record::{Body, Child, Options},
+    raw::check_job,
+    record::{Body, Child, Options, Record},
     script::{FLOW, FLOW_CLOSE},
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
     error::{Error, Result},
     observe,
 };
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -93,7 +94,7 @@ impl ChildFailure {
 #[must_use = "a flow does nothing until it is added to a queue"]
 pub struct Flow {
     id: JobId,
-    name: &'static str,
+    name: Cow<'static, str>,
     payload: Vec<u8>,
     policy: JobPolicy,
     group: Option<String>,
@@ -112,9 +113,38 @@ impl Flow {
         const { assert!(!J::NAME.is_empty() && J::NAME.len() <= 255) };
         Ok(Self {
             id: JobId::generate(),
-            name: J::NAME,
+            name: J::NAME.into(),
             payload: Json::encode(job)?,
             policy: J::policy(),
+            group: None,
+            failure: ChildFailure::default(),
+            queue: None,
+            children: Vec::new(),
+        })
+    }
+
+    /// A job whose kind and payload, which must be JSON, are known only at run time.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::{Flow, Queue}};
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "images")?;
+    /// let flow = Flow::raw("publish", b"{}")?.child(Flow::raw("resize", b"320")?);
+    /// let _ = queue.add_flow(flow).await?;
+    /// assert_eq!(queue.inspect().counts().await?.waiting, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a kind that is empty or over 255 bytes, or a payload that is not JSON.
+    pub fn raw(kind: &str, payload: &[u8]) -> Result<Self> {
+        check_job(kind, payload)?;
+        Ok(Self {
+            id: JobId::generate(),
+            name: kind.to_owned().into(),
+            payload: payload.to_vec(),
+            policy: JobPolicy::new(),
             group: None,
             failure: ChildFailure::default(),
             queue: None,
@@ -294,6 +324,67 @@ impl<T: DeserializeOwned> ChildResult<T> {
     }
 }
 
+/// What became of the children of a job; from [`QueueInspector::children`](super::QueueInspector::children).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Children<T> {
+    /// How many failed, other than those that made the job fail.
+    pub failed: u64,
+    /// How many are not over yet.
+    pub waiting: u64,
+    /// What became of each of those whose result is kept, in the order in which they were added.
+    /// [`Ignored`](ChildResult::Ignored) also means that it is not over.
+    pub results: Vec<ChildResult<T>>,
+}
+
+impl<T: DeserializeOwned> Children<T> {
+    pub(super) async fn read(queue: &Queue, id: JobId) -> Result<Option<Self>> {
+        let (store, details) = (queue.store(), queue.entity().part("details"));
+        let mut pipeline = redis::pipe();
+        pipeline
+            .cmd("HGET")
+            .arg(queue.entity().part("jobs"))
+            .arg(&id.0[..]);
+        pipeline.cmd("HMGET").arg(&details);
+        for letter in [b"f", b"w"] {
+            pipeline.arg([&id.0[..], letter].concat());
+        }
+        type Found = (Option<Vec<u8>>, (Option<u64>, Option<u64>));
+        let (record, (failed, waiting)): Found = store.pipeline(&pipeline).await?;
+        let Some(record) = record.as_deref().and_then(Record::parse) else {
+            return Ok(None);
+        };
+        let numbers: Vec<u32> = (0..record.children().unwrap_or(0)).collect();
+        Ok(Some(Self {
+            failed: failed.unwrap_or(0),
+            waiting: waiting.unwrap_or(0),
+            results: child_results(queue, id, &numbers).await?,
+        }))
+    }
+}
+
+/// What became of these children of a job.
+pub(super) async fn child_results<T: DeserializeOwned>(
+    queue: &Queue,
+    id: JobId,
+    numbers: &[u32],
+) -> Result<Vec<ChildResult<T>>> {
+    let details = queue.entity().part("details");
+    let mut children = Vec::with_capacity(numbers.len());
+    for chunk in numbers.chunks(500) {
+        let mut get = redis::cmd("HMGET");
+        get.arg(&details);
+        for number in chunk {
+            get.arg([&id.0[..], format!("c{number}").as_bytes()].concat());
+        }
+        let found: Vec<Option<Vec<u8>>> = queue.store().query(&get).await?;
+        for result in found {
+            children.push(ChildResult::read(result.as_deref())?);
+        }
+    }
+    Ok(children)
+}
+
 /// A job of a flow, ready to be sent.
 struct Node {
     queue: Queue,
@@ -384,7 +475,7 @@ impl Queue {
                 )));
             }
             let results = flow.results();
-            let mut options: Options = queue.options_of(flow.name, flow.policy);
+            let mut options: Options = queue.options_of(&flow.name, flow.policy);
             options.group = flow.group;
             options.child_of = child_of;
             options.children = (!flow.children.is_empty()).then_some(results as u32);
@@ -393,7 +484,7 @@ impl Queue {
                 queue: queue.clone(),
                 id: flow.id,
                 children: flow.children.len(),
-                bytes: Body::with_id(flow.id, flow.name, &flow.payload, &options).bytes,
+                bytes: Body::with_id(flow.id, &flow.name, &flow.payload, &options).bytes,
             });
             for (number, child) in flow.children.into_iter().enumerate() {
                 let link = Child {

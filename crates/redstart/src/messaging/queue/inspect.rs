@@ -9,13 +9,14 @@ use serde::de::DeserializeOwned;
 pub use page::JobCursor;
 
 use super::{
-    DeadLetters, JobId, JobPolicy, Queue, UniqueUntil, away::AWAY, parked, record::Record,
-    script::RUN_NOW,
+    Children, DeadLetters, JobId, JobPolicy, Queue, UniqueUntil, away::AWAY, parked,
+    record::Record, script::RUN_NOW,
 };
 use crate::{
     codec::{Codec, Json},
     error::{Error, Result},
     observe,
+    script::Batch,
 };
 
 /// How many jobs one batch of scripts deletes.
@@ -452,6 +453,81 @@ impl QueueInspector {
             deleted += ended.iter().filter(|ended| **ended == 1).count() as u64;
         }
         Ok(deleted)
+    }
+
+    /// Cancels jobs, as [`Queue::cancel`] does; how many will not run or had their worker told. Jobs that are over are left
+    /// as they are.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; some jobs may have been cancelled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some jobs may have been cancelled.
+    pub async fn cancel_many(&self, ids: &[JobId]) -> Result<u64> {
+        let mut cancelled = 0;
+        for ids in ids.chunks(BATCH) {
+            let ended = self.queue.end_many_by_hand(ids, "cancel").await?;
+            cancelled += ended.iter().filter(|ended| **ended > 0).count() as u64;
+        }
+        Ok(cancelled)
+    }
+
+    /// Makes delayed jobs ready now, as [`run_now`](Self::run_now) does; how many. Jobs that are not delayed are left as
+    /// they are.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use std::time::Duration;
+    /// # use redstart::{Store, messaging::Queue};
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+    /// let later = queue.enqueue_raw("report", b"5").delay(Duration::from_secs(60)).await?;
+    /// let id = later.id().unwrap();
+    /// assert_eq!(queue.inspect().run_now_many(&[id, id]).await?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; some jobs may have been made ready.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some jobs may have been made ready.
+    pub async fn run_now_many(&self, ids: &[JobId]) -> Result<u64> {
+        let mut made_ready = 0;
+        for ids in ids.chunks(BATCH) {
+            let mut batch = Batch::new();
+            for id in ids {
+                batch.push(self.queue.call(&RUN_NOW, &[]).arg(&id.0[..]));
+            }
+            for made in batch.run::<u64>(self.queue.store()).await? {
+                made_ready += made?;
+            }
+        }
+        Ok(made_ready)
+    }
+
+    /// What became of the [children](super::Flow) of a job that is not over; `None` if there is no such job.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::{ChildResult, Flow, Queue}};
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "images")?;
+    /// let flow = Flow::raw("publish", b"{}")?.child(Flow::raw("resize", b"320")?);
+    /// let root = queue.add_flow(flow).await?.root().unwrap();
+    /// let children = queue.inspect().children::<u64>(root).await?.unwrap();
+    /// assert_eq!((children.failed, children.waiting), (0, 1));
+    /// assert_eq!(children.results, [ChildResult::Ignored], "it has not run yet");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_codec`](Error::is_codec) if a child returned something else than a `T`; otherwise those of the store.
+    pub async fn children<T: DeserializeOwned>(&self, id: JobId) -> Result<Option<Children<T>>> {
+        Children::read(&self.queue, id).await
     }
 
     /// Deletes those jobs of one page that the filter accepts; how many, and the cursor of the next page.

@@ -3,7 +3,7 @@
 use std::{
     future::{Future, IntoFuture},
     pin::Pin,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use super::{
@@ -52,6 +52,13 @@ impl EnqueueRaw<'_> {
         self
     }
 
+    /// Runs the job no earlier than at this time, by the server's clock.
+    pub fn at(mut self, time: SystemTime) -> Self {
+        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
+        self.options.run_at = RunAt::At(since_epoch.unwrap_or_default());
+        self
+    }
+
     /// From -1000 to 1000; a higher priority runs earlier. The default is 0.
     pub fn priority(mut self, priority: i16) -> Self {
         self.options.policy.priority = priority;
@@ -66,6 +73,31 @@ impl EnqueueRaw<'_> {
             duplicate: Duplicate::Keep,
         });
         self
+    }
+
+    /// With [`unique`](Self::unique): if the job that holds the key has not started yet, it gets the new payload.
+    pub fn replace_waiting(mut self) -> Self {
+        if let Some(unique) = &mut self.options.unique {
+            unique.duplicate = Duplicate::Replace;
+        }
+        self
+    }
+
+    /// Runs one job for all that are enqueued with this key, `period` after the last of them, with its payload; see
+    /// [`Enqueue::debounce`](super::Enqueue::debounce).
+    pub fn debounce(mut self, key: &str, period: Duration) -> Self {
+        self.options.run_at = RunAt::After(period);
+        self.options.unique = Some(Unique {
+            key: key.to_owned(),
+            until: UniqueUntil::Started,
+            duplicate: Duplicate::Restart,
+        });
+        self
+    }
+
+    /// Adds the job unless one was added with this key within `period` before, whatever became of that one.
+    pub fn throttle(self, key: &str, period: Duration) -> Self {
+        self.unique(key, UniqueUntil::For(period))
     }
 
     /// The group that the job belongs to; see [`Enqueue::group`](super::Enqueue::group).
@@ -93,20 +125,26 @@ impl EnqueueRaw<'_> {
     /// [`is_config`](Error::is_config), as when it is awaited.
     pub fn check(&self) -> Result<()> {
         self.options.check()?;
-        if self.kind.is_empty() || self.kind.len() > 255 {
-            return Err(Error::config("the kind of a job must have 1 to 255 bytes"));
-        }
+        check_job(self.kind, self.payload)?;
         let (limit, length) = (self.queue.0.max_payload, self.payload.len());
         if length > limit {
             return Err(Error::config(format!(
                 "the payload has {length} bytes; the queue accepts at most {limit}"
             )));
         }
-        if serde_json::from_slice::<serde::de::IgnoredAny>(self.payload).is_err() {
-            return Err(Error::config("the payload of a job must be JSON"));
-        }
         Ok(())
     }
+}
+
+/// Whether workers of this library could take such a job.
+pub(super) fn check_job(kind: &str, payload: &[u8]) -> Result<()> {
+    if kind.is_empty() || kind.len() > 255 {
+        return Err(Error::config("the kind of a job must have 1 to 255 bytes"));
+    }
+    if serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_err() {
+        return Err(Error::config("the payload of a job must be JSON"));
+    }
+    Ok(())
 }
 
 /// # Errors

@@ -290,10 +290,17 @@ impl Options {
                 "a priority must be from -{MAX_PRIORITY} to {MAX_PRIORITY}"
             )));
         }
-        if let RunAt::After(delay) | RunAt::At(delay) = self.run_at
-            && delay > LONGEST
-        {
-            return Err(Error::config("a delay must be at most a hundred years"));
+        // Records have sixteen digits for microseconds since 1970.
+        match self.run_at {
+            RunAt::After(delay) if delay > LONGEST => {
+                return Err(Error::config("a delay must be at most a hundred years"));
+            }
+            RunAt::At(time) if time > 2 * LONGEST => {
+                return Err(Error::config(
+                    "the time of a job must be before the year 2170",
+                ));
+            }
+            _ => {}
         }
         if let (RunAt::After(delay), Some(expires)) = (self.run_at, policy.expires_after)
             && !delay.is_zero()

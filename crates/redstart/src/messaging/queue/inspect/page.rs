@@ -1,12 +1,25 @@
 //! Reading jobs in pages.
 
+use std::{fmt, str::FromStr};
+
 use super::{JobInfo, JobState, QueueInspector};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How many jobs one command reads.
 const PAGE: usize = 200;
 
-/// Where the next page of jobs begins.
+/// Where the next page of jobs begins. As text it has only ASCII letters, digits and dots.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// # use redstart::{Store, messaging::{JobCursor, JobState, Queue}};
+/// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+/// let (_, next) = queue.inspect().list(JobState::Ready, None).await?;
+/// let text = next.map(|next| next.to_string()).unwrap_or_default();
+/// let next: JobCursor = text.parse()?;
+/// # assert_eq!(next.to_string(), text);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobCursor(Position);
 
@@ -36,7 +49,96 @@ enum Scored {
     Done,
 }
 
+impl fmt::Display for JobCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |f: &mut fmt::Formatter<'_>, letter, name: &str, cursor| {
+            write!(f, "{letter}{cursor}.")?;
+            let mut bytes = name.bytes();
+            bytes.try_for_each(|byte| write!(f, "{byte:02x}"))
+        };
+        match &self.0 {
+            Position::List(skip) => write!(f, "l{skip}"),
+            Position::Scored(place, cursor) => write!(f, "{}{cursor}", place.letter()),
+            Position::Running { worker, cursor } => named(f, 'x', worker, cursor),
+            Position::Parked { kind, cursor } => named(f, 'p', kind, cursor),
+        }
+    }
+}
+
+impl FromStr for JobCursor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Position::parse(text)
+            .map(Self)
+            .ok_or_else(|| Error::config("this text is not a cursor of jobs"))
+    }
+}
+
+impl Position {
+    fn parse(text: &str) -> Option<Self> {
+        let letter = text.chars().next().filter(char::is_ascii)?;
+        let (number, name) = match text[1..].split_once('.') {
+            Some((number, name)) => (number, Some(name)),
+            None => (&text[1..], None),
+        };
+        // `parse` would take a sign.
+        if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let cursor: u64 = number.parse().ok()?;
+        Some(match (letter, name) {
+            ('l', None) => Self::List(u32::try_from(cursor).ok()? as usize),
+            ('x', Some(name)) => Self::Running {
+                worker: name_of(name, 64)
+                    .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric()))?,
+                cursor,
+            },
+            ('p', Some(name)) => Self::Parked {
+                kind: name_of(name, 255)?,
+                cursor,
+            },
+            (letter, None) => {
+                let known = Scored::ALL.iter().find(|known| known.letter() == letter)?;
+                Self::Scored(*known, cursor)
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// A name that is written in hexadecimal digits.
+fn name_of(hex: &str, longest: usize) -> Option<String> {
+    if hex.is_empty() || hex.len() % 2 != 0 || hex.len() > 2 * longest || !hex.is_ascii() {
+        return None;
+    }
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = hex.as_bytes().chunks(2).map(byte).collect();
+    String::from_utf8(bytes?).ok()
+}
+
 impl Scored {
+    const ALL: [Self; 6] = [
+        Self::Ranked,
+        Self::Grouped,
+        Self::Delayed,
+        Self::Parents,
+        Self::Dead,
+        Self::Done,
+    ];
+
+    /// What it is in the text of a cursor.
+    fn letter(self) -> char {
+        match self {
+            Self::Ranked => 'r',
+            Self::Grouped => 'g',
+            Self::Delayed => 'd',
+            Self::Parents => 'w',
+            Self::Dead => 'z',
+            Self::Done => 'e',
+        }
+    }
+
     fn part(self) -> &'static str {
         match self {
             Self::Ranked => "ranked",
@@ -216,4 +318,54 @@ fn next_name(names: Vec<String>, after: Option<&String>) -> Option<String> {
         .into_iter()
         .filter(|name| after.is_none_or(|after| name > after))
         .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_as_it_was_written_and_nothing_else_is_one() {
+        let mut all = vec![
+            Position::List(0),
+            Position::List(700_200),
+            Position::Running {
+                worker: "0af3".into(),
+                cursor: u64::MAX,
+            },
+            Position::Parked {
+                kind: "send mail: ü\n".into(),
+                cursor: 7,
+            },
+        ];
+        all.extend(Scored::ALL.map(|place| Position::Scored(place, 5)));
+        for position in all {
+            let text = JobCursor(position.clone()).to_string();
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '.';
+            assert!(text.chars().all(plain), "{text}");
+            assert_eq!(text.parse::<JobCursor>().unwrap().0, position);
+        }
+        for bad in [
+            "",
+            "l",
+            "l-1",
+            "l+1",
+            "l4294967296",
+            "q5",
+            "x5",
+            "x5.",
+            "x5.2",
+            "x5.7d",
+            "x5.zz",
+            "p5.ff",
+            "r5.61",
+            "l5.61",
+            "ü",
+            "d18446744073709551616",
+            "x.61",
+        ] {
+            let error = bad.parse::<JobCursor>().unwrap_err();
+            assert!(error.is_config(), "{bad}");
+        }
+    }
 }

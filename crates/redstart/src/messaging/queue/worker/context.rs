@@ -12,7 +12,7 @@ use super::Delivery;
 use crate::{
     duration::millis,
     error::{Error, Result},
-    messaging::queue::{ChildResult, JobId, script::PROGRESS},
+    messaging::queue::{ChildResult, JobId, flow::child_results, script::PROGRESS},
 };
 
 /// What a handler knows of the run it is in, and what it can do about it. Cheap to clone.
@@ -143,22 +143,8 @@ impl JobContext {
     ///
     /// [`is_codec`](Error::is_codec) if a child returned something else than a `T`; otherwise those of the store.
     pub async fn children<T: DeserializeOwned>(&self) -> Result<Vec<ChildResult<T>>> {
-        let queue = &self.0.shared.queue;
-        let details = queue.entity().part("details");
-        let mut children = Vec::with_capacity(self.0.children as usize);
         let numbers: Vec<u32> = (0..self.0.children).collect();
-        for chunk in numbers.chunks(500) {
-            let mut get = redis::cmd("HMGET");
-            get.arg(&details);
-            for number in chunk {
-                get.arg([&self.0.id.0[..], format!("c{number}").as_bytes()].concat());
-            }
-            let found: Vec<Option<Vec<u8>>> = queue.store().query(&get).await?;
-            for result in found {
-                children.push(ChildResult::read(result.as_deref())?);
-            }
-        }
-        Ok(children)
+        child_results(&self.0.shared.queue, self.0.id, &numbers).await
     }
 
     /// Runs an effect unless a run of this job has completed it before under the same key.

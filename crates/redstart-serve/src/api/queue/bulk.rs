@@ -1,0 +1,517 @@
+//! Changes of all jobs that match a filter: counted first, confirmed, and then made in small pieces, by a task of this
+//! instance that outlives the request.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use http::StatusCode;
+use parking_lot::Mutex;
+use redstart::messaging::{JobId, JobState, Queue};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use super::{look::parse_state, queue, state_name};
+use crate::{
+    app::App,
+    call::{Call, Seconds},
+    held::random_id,
+    problem::{Kind, Problem},
+    reply::Reply,
+    scan::{Filter, Scan},
+};
+
+/// Jobs that are changed in one turn: what other clients of the store wait for at most.
+const PIECE: usize = 25;
+/// Those that are under way at the same time, and those that are remembered.
+const RUNNING: usize = 16;
+const MOST: usize = 1000;
+/// How long one is remembered after it was counted, or ended.
+const KEPT: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Action {
+    /// Enqueue dead letters again, with all their attempts.
+    Retry,
+    /// Make delayed jobs ready now.
+    Promote,
+    /// Cancel jobs that wait or run.
+    Cancel,
+    /// Delete jobs that wait, or dead letters.
+    Delete,
+}
+
+impl Action {
+    pub(crate) const ALL: [Self; 4] = [Self::Retry, Self::Promote, Self::Cancel, Self::Delete];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Promote => "promote",
+            Self::Cancel => "cancel",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// What the audit log calls it.
+    fn change(self) -> &'static str {
+        match self {
+            Self::Retry => "queue.bulk-retry",
+            Self::Promote => "queue.bulk-promote",
+            Self::Cancel => "queue.bulk-cancel",
+            Self::Delete => "queue.bulk-delete",
+        }
+    }
+
+    pub(crate) fn fits(self, state: JobState) -> bool {
+        use JobState::{Dead, Delayed, Parked, Ready, Running, Waiting};
+        match self {
+            Self::Retry => state == Dead,
+            Self::Promote => state == Delayed,
+            Self::Cancel => matches!(state, Ready | Delayed | Running | Parked | Waiting),
+            Self::Delete => matches!(state, Ready | Delayed | Parked | Waiting | Dead),
+        }
+    }
+
+    /// Changes a few jobs; how many.
+    async fn apply(self, queue: &Queue, state: JobState, ids: &[JobId]) -> redstart::Result<u64> {
+        let inspect = queue.inspect();
+        match (self, state) {
+            (Self::Retry, _) => inspect.dead_letters().replay_many(ids).await,
+            (Self::Promote, _) => inspect.run_now_many(ids).await,
+            (Self::Cancel, _) => inspect.cancel_many(ids).await,
+            (Self::Delete, JobState::Dead) => inspect.dead_letters().purge_many(ids).await,
+            (Self::Delete, _) => inspect.delete_many(ids).await,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Stage {
+    /// The jobs that match are counted. Nothing is changed.
+    Counting,
+    /// They are counted. Confirm it to change them.
+    Counted,
+    /// They are changed.
+    Running,
+    /// All were changed that still matched.
+    Done,
+    /// Somebody stopped it, or the service ended. What is changed stays changed.
+    Stopped,
+    /// The store failed. What is changed stays changed.
+    Failed,
+}
+
+impl Stage {
+    pub(crate) fn is_under_way(self) -> bool {
+        matches!(self, Self::Counting | Self::Running)
+    }
+}
+
+/// How far it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Reached {
+    pub(crate) stage: Stage,
+    pub(crate) scanned: u64,
+    pub(crate) total: u64,
+    /// How many matched when they were counted.
+    pub(crate) matched: u64,
+    pub(crate) changed: u64,
+    /// When the stage began.
+    since: Instant,
+}
+
+/// One change of many jobs.
+pub(crate) struct Bulk {
+    pub(crate) id: String,
+    namespace: String,
+    name: String,
+    pub(crate) action: Action,
+    pub(crate) filter: Filter,
+    /// When it was counted, by the store's clock: jobs that came later are left out.
+    moment: Duration,
+    progress: watch::Sender<Reached>,
+    stop: CancellationToken,
+}
+
+/// Those of this instance.
+#[derive(Default)]
+pub(crate) struct Bulks(Mutex<HashMap<String, Arc<Bulk>>>);
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewBulk {
+    action: Action,
+    /// retry: dead. promote: delayed. cancel: ready, delayed, running, parked or waiting. delete: ready, delayed, parked,
+    /// waiting or dead.
+    state: String,
+    /// Only jobs of this kind.
+    kind: Option<String>,
+    /// Only dead letters whose error contains this text.
+    error: Option<String>,
+    /// Only dead letters whose error is this one, with numbers, ids and quoted text replaced as the dashboard does.
+    group: Option<String>,
+    /// Only jobs whose payload contains this text.
+    text: Option<String>,
+    /// Every job of the state. Without it, at least one of the others must be given.
+    #[serde(default)]
+    all: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Confirm {
+    /// How many were counted.
+    count: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct BulkView {
+    id: String,
+    action: Action,
+    state: &'static str,
+    stage: Stage,
+    /// How many jobs were read in this stage, of how many.
+    scanned: u64,
+    total: u64,
+    /// How many match, as far as they are counted.
+    matched: u64,
+    /// How many are changed so far.
+    changed: u64,
+}
+
+impl Bulk {
+    pub(crate) fn progress(&self) -> Reached {
+        self.progress.borrow().clone()
+    }
+
+    fn view(&self) -> BulkView {
+        let progress = self.progress();
+        BulkView {
+            id: self.id.clone(),
+            action: self.action,
+            state: state_name(self.filter.state),
+            stage: progress.stage,
+            scanned: progress.scanned,
+            total: progress.total,
+            matched: progress.matched,
+            changed: progress.changed,
+        }
+    }
+
+    /// The filter in words.
+    pub(crate) fn words(&self) -> String {
+        let filter = &self.filter;
+        let mut words = format!("state={}", state_name(filter.state));
+        let parts = [
+            ("kind", &filter.kind),
+            ("error", &filter.error),
+            ("group", &filter.group),
+            ("text", &filter.text),
+        ];
+        for (name, value) in parts {
+            if let Some(value) = value {
+                words += &format!(" {name}={value:?}");
+            }
+        }
+        words
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Reached)) {
+        self.progress.send_modify(change);
+    }
+
+    fn enter(&self, stage: Stage) {
+        self.update(|progress| {
+            progress.stage = stage;
+            progress.since = Instant::now();
+        });
+    }
+
+    /// Waits until it is counted or over.
+    async fn settled(&self, time: Duration) {
+        let mut progress = self.progress.subscribe();
+        let settled = progress.wait_for(|progress| !progress.stage.is_under_way());
+        let _ = tokio::time::timeout(time, settled).await;
+    }
+}
+
+impl Bulks {
+    /// Counts the jobs that match, in a task of its own.
+    pub(crate) async fn begin(
+        &self,
+        call: &Call,
+        namespace: &str,
+        name: &str,
+        action: Action,
+        filter: Filter,
+        all: bool,
+    ) -> Result<Arc<Bulk>, Problem> {
+        filter.check()?;
+        if !action.fits(filter.state) {
+            let (action, state) = (action.name(), state_name(filter.state));
+            return Err(Problem::invalid(format!(
+                "{action} is not for jobs that are {state}"
+            )));
+        }
+        // A request that says nothing must not mean everything.
+        if filter.is_all() != all {
+            return Err(Problem::invalid(
+                "say which jobs: `kind`, `error`, `group` or `text`, or else `all`",
+            ));
+        }
+        let queue = super::open_queue(&call.app.store, namespace, name)?;
+        let bulk = Arc::new(Bulk {
+            id: random_id(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            action,
+            filter,
+            moment: call.app.store.time().await?,
+            progress: watch::Sender::new(Reached {
+                stage: Stage::Counting,
+                scanned: 0,
+                total: 0,
+                matched: 0,
+                changed: 0,
+                since: Instant::now(),
+            }),
+            stop: call.app.stop.child_token(),
+        });
+        self.keep(&bulk)?;
+        let work = Work {
+            app: call.app.clone(),
+            who: call.identity.name.clone(),
+            bulk: bulk.clone(),
+            queue,
+        };
+        work.start(Stage::Counting);
+        Ok(bulk)
+    }
+
+    fn keep(&self, bulk: &Arc<Bulk>) -> Result<(), Problem> {
+        let mut known = self.0.lock();
+        known.retain(|_, bulk| {
+            let progress = bulk.progress.borrow();
+            progress.stage.is_under_way() || progress.since.elapsed() < KEPT
+        });
+        let running = known
+            .values()
+            .filter(|bulk| bulk.progress.borrow().stage.is_under_way());
+        if running.count() >= RUNNING || known.len() >= MOST {
+            return Err(Problem::new(Kind::TooManyWaiting).retry_after(Duration::from_secs(5)));
+        }
+        known.insert(bulk.id.clone(), bulk.clone());
+        Ok(())
+    }
+
+    /// One of this queue.
+    pub(crate) fn find(&self, namespace: &str, name: &str, id: &str) -> Result<Arc<Bulk>, Problem> {
+        let found = self.0.lock().get(id).cloned();
+        found
+            .filter(|bulk| bulk.namespace == namespace && bulk.name == name)
+            .ok_or_else(|| Problem::not_found("change of many jobs; another instance may have it"))
+    }
+
+    /// Makes the change, if so many were counted. One that was confirmed before is left as it is.
+    pub(crate) async fn confirm(
+        &self,
+        call: &Call,
+        bulk: &Arc<Bulk>,
+        count: u64,
+    ) -> Result<(), Problem> {
+        let conflict = |text: String| Problem::new(Kind::Conflict).detail(text);
+        let queue = super::open_queue(&call.app.store, &bulk.namespace, &bulk.name)?;
+        let mut refused = None;
+        bulk.progress.send_if_modified(|progress| {
+            if progress.stage != Stage::Counted || progress.matched != count {
+                let repeats = matches!(progress.stage, Stage::Running | Stage::Done);
+                refused = Some(match progress.stage {
+                    _ if repeats && progress.matched == count => None,
+                    Stage::Counting => Some("it is not counted yet".to_owned()),
+                    Stage::Stopped | Stage::Failed => Some("it is over".to_owned()),
+                    _ => Some(format!("{} jobs were counted", progress.matched)),
+                });
+                return false;
+            }
+            progress.stage = Stage::Running;
+            progress.since = Instant::now();
+            progress.scanned = 0;
+            true
+        });
+        match refused {
+            None => {}
+            Some(None) => return Ok(()),
+            Some(Some(text)) => return Err(conflict(text)),
+        }
+        let work = Work {
+            app: call.app.clone(),
+            who: call.identity.name.clone(),
+            bulk: bulk.clone(),
+            queue,
+        };
+        call.app
+            .changed(
+                call,
+                bulk.action.change(),
+                work.on(" (begun)"),
+                0,
+                Some(count),
+            )
+            .await;
+        work.start(Stage::Running);
+        Ok(())
+    }
+
+    pub(crate) fn stop(&self, bulk: &Bulk) {
+        bulk.stop.cancel();
+        // The task of one that is under way says itself how far it came.
+        bulk.progress.send_if_modified(|progress| {
+            let waits = progress.stage == Stage::Counted;
+            if waits {
+                progress.stage = Stage::Stopped;
+                progress.since = Instant::now();
+            }
+            waits
+        });
+    }
+}
+
+/// The task of one stage.
+struct Work {
+    app: Arc<App>,
+    who: String,
+    bulk: Arc<Bulk>,
+    queue: Queue,
+}
+
+impl Work {
+    /// What the audit log says that it is about.
+    fn on(&self, outcome: &str) -> String {
+        let Bulk {
+            namespace, name, ..
+        } = &*self.bulk;
+        format!("{namespace} {name} {}{outcome}", self.bulk.words())
+    }
+
+    fn start(self, stage: Stage) {
+        let changing = self.app.changing.clone();
+        let work = async move {
+            let done = tokio::select! {
+                biased;
+                () = self.bulk.stop.cancelled(), if stage == Stage::Counting => Ok(false),
+                done = self.look(stage) => done,
+            };
+            let end = match (done, stage) {
+                (Ok(true), Stage::Counting) => Stage::Counted,
+                (Ok(true), _) => Stage::Done,
+                (Ok(false), _) => Stage::Stopped,
+                (Err(problem), _) => {
+                    tracing::warn!(problem = problem.text(), "a change of many jobs failed");
+                    Stage::Failed
+                }
+            };
+            if stage == Stage::Running {
+                let outcome = match end {
+                    Stage::Done => "",
+                    Stage::Stopped => " (stopped)",
+                    _ => " (failed)",
+                };
+                let Reached {
+                    changed, matched, ..
+                } = self.bulk.progress();
+                let what = self.bulk.action.change();
+                self.app
+                    .note(
+                        self.who.clone(),
+                        what,
+                        self.on(outcome),
+                        changed,
+                        Some(matched),
+                    )
+                    .await;
+            }
+            self.bulk.enter(end);
+        };
+        changing.spawn(work.in_current_span());
+    }
+
+    /// Looks at all jobs; whether it came to the end.
+    async fn look(&self, stage: Stage) -> Result<bool, Problem> {
+        let bulk = &self.bulk;
+        let scan = Scan::new(&self.queue, bulk.filter.clone(), None).await?;
+        let mut scan = scan.before(bulk.moment);
+        while !scan.is_over() {
+            if bulk.stop.is_cancelled() {
+                return Ok(false);
+            }
+            let seen = scan.step(&self.app.turns).await?;
+            let ids: Vec<JobId> = seen.iter().map(|seen| seen.id).collect();
+            if stage == Stage::Running {
+                for ids in ids.chunks(PIECE) {
+                    if bulk.stop.is_cancelled() {
+                        return Ok(false);
+                    }
+                    let change = bulk.action.apply(&self.queue, bulk.filter.state, ids);
+                    let changed = self.app.turns.take(change).await?;
+                    bulk.update(|progress| progress.changed += changed);
+                }
+            }
+            bulk.update(|progress| {
+                progress.scanned = scan.scanned;
+                progress.total = scan.total();
+                if stage == Stage::Counting {
+                    progress.matched += ids.len() as u64;
+                }
+            });
+        }
+        Ok(true)
+    }
+}
+
+pub(super) async fn begin_bulk(call: Call) -> Result<Reply, Problem> {
+    let body: NewBulk = call.json()?;
+    let filter = Filter {
+        state: parse_state(&body.state)?,
+        kind: body.kind,
+        error: body.error,
+        group: body.group,
+        text: body.text,
+        hidden: call.hidden().to_vec(),
+    };
+    let (namespace, name) = (call.namespace()?, call.param("name"));
+    queue(&call)?;
+    let bulks = &call.app.bulks;
+    let begun = bulks.begin(&call, &namespace, name, body.action, filter, body.all);
+    Ok(Reply::json(StatusCode::ACCEPTED, &begun.await?.view()))
+}
+
+fn bulk_of(call: &Call) -> Result<Arc<Bulk>, Problem> {
+    let namespace = call.namespace()?;
+    call.app
+        .bulks
+        .find(&namespace, call.param("name"), call.param("id"))
+}
+
+pub(super) async fn look_bulk(call: Call) -> Result<Reply, Problem> {
+    let wait = call.wait(call.query.number::<f64>("wait")?.map(Seconds))?;
+    let bulk = bulk_of(&call)?;
+    bulk.settled(wait).await;
+    Ok(Reply::ok(&bulk.view()))
+}
+
+pub(super) async fn confirm_bulk(call: Call) -> Result<Reply, Problem> {
+    let body: Confirm = call.json()?;
+    let bulk = bulk_of(&call)?;
+    call.app.bulks.confirm(&call, &bulk, body.count).await?;
+    Ok(Reply::json(StatusCode::ACCEPTED, &bulk.view()))
+}
+
+pub(super) async fn stop_bulk(call: Call) -> Result<Reply, Problem> {
+    let bulk = bulk_of(&call)?;
+    call.app.bulks.stop(&bulk);
+    Ok(Reply::ok(&bulk.view()))
+}
