@@ -416,6 +416,7 @@ impl Run {
             .await;
             places = collect::keys::places(&found);
             self.sampled = true;
+            self.facts.sampled = Some(access.db);
         }
         self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
         let streams = self.streams(&mut nodes, &readers, &places, now).await;
@@ -438,7 +439,7 @@ impl Run {
                 && let Some(node) = nodes.iter_mut().find(|node| !node.replica)
             {
                 let groups = &mut self.facts.groups;
-                collect::keys::look_at_traffic(node, trace, groups, &mut self.blinds).await;
+                collect::keys::look_at_traffic(node, trace, access.db, groups, &mut self.blinds).await;
             }
             self.facts.suspect_traffic();
             collect::library::refute(&mut nodes, &mut self.facts.libraries).await;

@@ -38,6 +38,8 @@ const PREFIX: &str = "127";
 const RECOGNISED: usize = 5000;
 /// Keys of live traffic that are looked at besides the sample.
 const TRAFFIC: usize = 400;
+/// Collections of so few elements are measured element by element.
+const FEW: u64 = 64;
 /// Elements are only read where they are small on average.
 const SMALL_ELEMENT: u64 = 4096;
 
@@ -289,17 +291,20 @@ pub(crate) async fn look(
 pub(crate) async fn look_at_traffic(
     node: &mut Node,
     trace: &crate::trace::Trace,
+    db: u32,
     groups: &mut Vec<Group>,
     blinds: &mut Blinds,
 ) {
     let mut looked = 0;
-    for (pattern, keys_of) in trace.patterns() {
+    for (pattern, mut keys_of) in trace.patterns() {
+        // A key of that name here is another one.
+        keys_of.retain(|key| key.db == db);
         if looked >= TRAFFIC || groups.iter().any(|group| group.pattern == pattern) {
             continue;
         }
         let names: Vec<&[u8]> = keys_of
             .iter()
-            .map(|(name, _)| *name)
+            .map(|key| key.name)
             .take(BATCH / 4)
             .collect();
         looked += names.len();
@@ -385,6 +390,8 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
             Kind::String => words!["GETRANGE", fact.name, "0", PREFIX],
             // MEMORY USAGE of a stream walks all consumers of all its groups; the collector of streams asks where it has none.
             Kind::Other | Kind::Stream => words!["EXISTS", fact.name],
+            // Of few elements one may be as large as all others together.
+            _ if fact.size <= FEW => words!["MEMORY", "USAGE", fact.name, "SAMPLES", FEW.to_string()],
             _ => words!["MEMORY", "USAGE", fact.name, "SAMPLES", "5"],
         })
         .collect();
@@ -423,8 +430,9 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
                 commands.push(words!["ZRANGE", fact.name, "0", "0", "WITHSCORES"]);
                 commands.push(words!["ZRANGE", fact.name, "-1", "-1", "WITHSCORES"]);
             }
-            Kind::Hash if small(fact) && fact.size <= 64 => {
-                commands.push(words!["HSCAN", fact.name, "0", "COUNT", "10"]);
+            Kind::Hash if small(fact) && fact.size <= FEW => {
+                // Without the values, which HSCAN would send too.
+                commands.push(words!["HKEYS", fact.name]);
             }
             _ => {}
         }
@@ -443,16 +451,11 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
                 let high = answers.next().and_then(score);
                 fact.scores = low.zip(high);
             }
-            Kind::Hash if small(fact) && fact.size <= 64 => {
-                if let Some(Ok(Value::Array(parts))) = answers.next() {
-                    let pairs: Vec<Vec<u8>> = parts
-                        .into_iter()
-                        .nth(1)
-                        .and_then(|pairs| redis::from_redis_value(pairs).ok())
-                        .unwrap_or_default();
-                    fact.fields = pairs
+            Kind::Hash if small(fact) && fact.size <= FEW => {
+                if let Some(Ok(reply)) = answers.next() {
+                    let fields: Vec<Vec<u8>> = redis::from_redis_value(reply).unwrap_or_default();
+                    fact.fields = fields
                         .iter()
-                        .step_by(2)
                         .take(32)
                         .map(|field| crate::text::printable(field))
                         .collect();
@@ -490,6 +493,9 @@ pub(crate) async fn look_again(
                         words!["PTTL", fact.name],
                         size_command(fact.kind, &fact.name),
                     ]);
+                    if is_number(fact) {
+                        commands.push(words!["GETRANGE", fact.name, "0", PREFIX]);
+                    }
                 }
                 if commands.is_empty() {
                     continue;
@@ -497,16 +503,27 @@ pub(crate) async fn look_again(
                 let Some(answers) = ask(node, commands, "second look", blinds).await else {
                     continue;
                 };
-                let mut answers = answers.chunks_exact(2);
+                let mut answers = answers.iter();
                 for fact in chunk.iter_mut().filter(|fact| own(fact)) {
-                    let Some([ttl, size]) = answers.next() else {
+                    let (Some(ttl), Some(size)) = (answers.next(), answers.next()) else {
                         break;
                     };
                     fact.later = later(ttl, size);
+                    if is_number(fact)
+                        && let Some(Ok(Value::BulkString(number))) = answers.next()
+                        && let Some(later) = &mut fact.later
+                    {
+                        later.changed = fingerprint(number) != fact.fingerprint;
+                    }
                 }
             }
         }
     }
+}
+
+/// Whether it may count something.
+fn is_number(fact: &KeyFact) -> bool {
+    fact.kind == Kind::String && fact.shape == Shape::Integer
 }
 
 /// What the second look says of a key. Without an answer nothing is known: it is not gone.
@@ -518,6 +535,7 @@ fn later(ttl: &Answer, size: &Answer) -> Option<Later> {
         size: integer(size)
             .and_then(|size| u64::try_from(size).ok())
             .unwrap_or(0),
+        changed: false,
     })
 }
 
@@ -716,6 +734,29 @@ mod tests {
             assert_eq!(is_loss(&Trouble::Refused(why.to_owned())), loss, "{why}");
         }
         assert!(is_loss(&Trouble::TimedOut));
+    }
+
+    #[test]
+    fn the_bytes_of_kept_names_are_bounded_and_cut_names_are_not_asked_for() {
+        let (mut names, mut blinds) = (Names::default(), Blinds::default());
+        let long = "x".repeat(3_500);
+        for i in 0..20_000 {
+            let letters = |n: usize| char::from(b'a' + (n % 26) as u8);
+            let word: String = [i, i / 26, i / 676, i / 17_576].map(letters).iter().collect();
+            let name = format!("{word}:{long}");
+            names.see(0, name.into_bytes(), &mut blinds);
+        }
+        // What the wire cut.
+        names.see(0, vec![b'y'; crate::wire::KEPT], &mut blinds);
+        assert_eq!(names.seen, 20_001);
+        let kept = names.patterns.values().flat_map(|sample| &sample.names);
+        let bytes: usize = kept.clone().map(|(_, name)| name.len()).sum();
+        assert!(bytes <= 32 << 20, "{bytes}");
+        assert!(kept.clone().count() > 5_000);
+        assert!(kept.clone().all(|(_, name)| name.len() < crate::wire::KEPT));
+        let notes = blinds.finish();
+        let told = |what: &str| notes.iter().any(|note| note.what.contains(what));
+        assert!(told("long names") && told("4096"), "{notes:#?}");
     }
 
     #[test]

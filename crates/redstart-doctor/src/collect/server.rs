@@ -108,13 +108,14 @@ pub(crate) async fn facts(node: &mut Node, blinds: &mut Blinds) -> NodeFacts {
 /// The second look, for rates.
 pub(crate) async fn look_again(node: &mut Node, facts: &mut NodeFacts) {
     let mut later = NodeFacts::default();
-    for section in ["clients", "memory", "stats", "replication", "commandstats"] {
+    for section in ["clients", "memory", "stats", "replication", "errorstats", "commandstats"] {
         let text: Answer<String> = node.wire.get(words!["INFO", section]).await;
         match text {
             Ok(text) => info(&text, &mut later),
             Err(_) => return,
         }
     }
+    facts.later_errors = later.errors;
     facts.later = later.info;
     facts.later_commands = later.commands;
 }
@@ -279,6 +280,7 @@ fn client(line: &str) -> ClientFacts {
             .map_or(address.clone(), |(host, _)| host.to_owned()),
         name: text("name"),
         idle: number("idle"),
+        age: number("age"),
         flags: text("flags"),
         command: text("cmd"),
         subscriptions: number("sub") + number("psub") + number("ssub"),
