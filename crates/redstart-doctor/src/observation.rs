@@ -309,7 +309,8 @@ impl KeyFact {
 
     /// A number that changed between the looks.
     pub(crate) fn changed(&self) -> bool {
-        self.later.is_some_and(|later| later.exists && later.changed)
+        self.later
+            .is_some_and(|later| later.exists && later.changed)
     }
 
     pub(crate) fn grew(&self) -> bool {
@@ -455,7 +456,9 @@ impl Sequence {
     /// Whether it is used as a lock, whatever its name says: others want it while it is held, its holder gives it back, and its
     /// value tells nothing but who that is. What one connection sets with NX and deletes may be an index or a cache.
     pub(crate) fn acts_as_lock(&self) -> bool {
-        self.is_given_back() && self.ops.contended > 0 && self.ops.takes_of_data * 2 <= self.ops.takes
+        self.is_given_back()
+            && self.ops.contended > 0
+            && self.ops.takes_of_data * 2 <= self.ops.takes
     }
 
     /// Whether it is used as a lock: by its name, or by what is done with it.

@@ -172,14 +172,7 @@ pub(crate) enum Role {
 const ROLES: &[(Role, &[&str])] = &[
     (
         Role::Lock,
-        &[
-            "lock",
-            "locks",
-            "mutex",
-            "lck",
-            "semaphore",
-            "distlock",
-        ],
+        &["lock", "locks", "mutex", "lck", "semaphore", "distlock"],
     ),
     (
         Role::Limit,

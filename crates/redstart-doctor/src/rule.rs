@@ -144,7 +144,8 @@ fn doubt(facts: &Observations, list: &mut [Finding]) {
             finding.evidence += &format!("; the names are like those of {library}");
         } else if general && facts.is_elsewhere(&finding.subject) {
             finding.confidence = finding.confidence.min(DOUBTFUL);
-            finding.evidence += "; it is in a database that was not sampled, so whose keys these are is not known";
+            finding.evidence +=
+                "; it is in a database that was not sampled, so whose keys these are is not known";
         }
     }
 }

@@ -192,16 +192,17 @@ impl Trace {
     /// Who sent it, and whether it is part of a transaction.
     fn client(&mut self, line: &Line<'_>, name: &str) -> Option<Who> {
         let count = self.clients.len();
-        if count >= CLIENTS && !self.clients.contains_key(&*line.client) {
+        let own = match line.client.len() {
+            0..=LONG => line.client.to_string(),
+            _ => format!("{:016x}", fingerprint(line.client.as_bytes())),
+        };
+        if count >= CLIENTS && !self.clients.contains_key(&own) {
             return None;
         }
-        let state = self
-            .clients
-            .entry(line.client.to_string())
-            .or_insert_with(|| Client {
-                id: count as u32,
-                ..Client::default()
-            });
+        let state = self.clients.entry(own).or_insert_with(|| Client {
+            id: count as u32,
+            ..Client::default()
+        });
         state.transacts |= matches!(name, "MULTI" | "WATCH");
         match name {
             "MULTI" => state.multi = true,
@@ -227,7 +228,7 @@ impl Trace {
         let words = &line.words;
         match name {
             "PUBLISH" | "SPUBLISH" if words.len() > 1 && self.channels.len() < CHANNELS => {
-                let channel = self.channels.entry(words[1].clone()).or_default();
+                let channel = self.channels.entry(short(&words[1])).or_default();
                 channel.published += 1;
                 channel.by_scripts += u64::from(script);
             }
@@ -236,7 +237,7 @@ impl Trace {
             "SUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "SUNSUBSCRIBE" => {
                 for word in &words[1..] {
                     if self.channels.len() < CHANNELS {
-                        self.channels.entry(word.clone()).or_default().subscribed = true;
+                        self.channels.entry(short(word)).or_default().subscribed = true;
                     }
                 }
             }
@@ -268,7 +269,7 @@ impl Trace {
         let Some(word) = line.words.get(at) else {
             return;
         };
-        let name = (line.db, word.clone());
+        let name = (line.db, short(word));
         if who.id != u32::MAX {
             self.keyed += 1;
             *self.slots.entry(slot(word)).or_default() += 1;
@@ -308,6 +309,17 @@ impl Trace {
             groups.entry(pattern).or_default().push(key);
         }
         groups.into_iter().collect()
+    }
+}
+
+/// A name of which no more is kept than a report shows. Two long names of the same beginning are told apart by a hash.
+fn short(name: &[u8]) -> Vec<u8> {
+    match name.len() {
+        0..=LONG => name.to_vec(),
+        _ => {
+            let hash = format!("{:016x}", fingerprint(name));
+            [&name[..LONG / 2], hash.as_bytes()].concat()
+        }
     }
 }
 

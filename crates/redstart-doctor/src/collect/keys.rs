@@ -18,14 +18,17 @@ use crate::{
     observation::{Group, KeyFact, Kind, Later, Shape},
     pattern,
     progress::Progress,
+    text,
     trace::command::fingerprint,
-    wire::{Answer, Trouble, Words, words},
+    wire::{Answer, KEPT, Trouble, Words, words},
 };
 
 /// Keys of one pattern that are looked at.
 const PER_PATTERN: usize = 24;
 /// Patterns; further ones are left out and noted.
 const PATTERNS: usize = 20_000;
+/// Bytes of names that are kept.
+const BYTES: usize = 32 << 20;
 /// Names that one SCAN step looks at. It is halved where a step takes long.
 const STEP: usize = 100;
 /// The pause between steps, in which the server serves others.
@@ -50,6 +53,10 @@ pub(crate) struct Names {
     pub(crate) seen: u64,
     pub(crate) keys: u64,
     pub(crate) signs: Signs,
+    /// Of names that are kept.
+    bytes: usize,
+    /// Servers that answered SCAN.
+    pub(crate) answered: usize,
 }
 
 #[derive(Default)]
@@ -60,23 +67,41 @@ struct Sample {
 }
 
 impl Sample {
-    /// Every name has the same chance to be kept.
-    fn see(&mut self, node: usize, name: Vec<u8>) {
+    /// Every name has the same chance to be kept, while there is room. `false` if there is none.
+    fn see(&mut self, node: usize, name: Vec<u8>, bytes: &mut usize) -> bool {
         self.seen += 1;
-        if self.names.len() < PER_PATTERN {
-            self.names.push((node, name));
+        let place = if self.names.len() < PER_PATTERN {
+            None
         } else {
             let at = rand::random_range(0..self.seen) as usize;
-            if let Some(place) = self.names.get_mut(at) {
-                *place = (node, name);
+            match self.names.get_mut(at) {
+                Some(place) => Some(place),
+                None => return true,
             }
+        };
+        let before = place.as_ref().map_or(0, |(_, name)| name.len());
+        if *bytes - before + name.len() > BYTES {
+            return false;
         }
+        *bytes = *bytes - before + name.len();
+        match place {
+            Some(place) => *place = (node, name),
+            None => self.names.push((node, name)),
+        }
+        true
     }
 }
 
 impl Names {
     pub(crate) fn see(&mut self, node: usize, name: Vec<u8>, blinds: &mut Blinds) {
         self.seen += 1;
+        if name.len() >= KEPT {
+            blinds.note(
+                format!("names of {KEPT} bytes and more"),
+                "they were cut, and their keys were not looked at",
+            );
+            return;
+        }
         self.signs.see(&name);
         let pattern = pattern::generalise(&name);
         if self.patterns.len() >= PATTERNS && !self.patterns.contains_key(&pattern) {
@@ -86,7 +111,16 @@ impl Names {
             );
             return;
         }
-        self.patterns.entry(pattern).or_default().see(node, name);
+        let sample = self.patterns.entry(pattern).or_default();
+        if !sample.see(node, name, &mut self.bytes) {
+            blinds.note(
+                "keys with long names",
+                format!(
+                    "no more than {} of names were kept to look at their keys",
+                    text::bytes(BYTES as u64)
+                ),
+            );
+        }
     }
 
     /// Names that differ in one word only are one pattern.
@@ -172,6 +206,7 @@ async fn walk(
         u64::from(rand::random::<u32>())
     };
     let (mut seen, mut step) = (0, STEP);
+    let mut answered = false;
     loop {
         let begun = Instant::now();
         let answer = node
@@ -185,7 +220,10 @@ async fn walk(
             .await;
         let took = begun.elapsed();
         let (next, found) = match answer.map(scanned) {
-            Ok(Some(reply)) => reply,
+            Ok(Some(reply)) => {
+                names.answered += usize::from(!std::mem::replace(&mut answered, true));
+                reply
+            }
             Ok(None) => break,
             Err(trouble) => {
                 blinds.note(format!("SCAN on {}", node.address), trouble);
@@ -302,11 +340,7 @@ pub(crate) async fn look_at_traffic(
         if looked >= TRAFFIC || groups.iter().any(|group| group.pattern == pattern) {
             continue;
         }
-        let names: Vec<&[u8]> = keys_of
-            .iter()
-            .map(|key| key.name)
-            .take(BATCH / 4)
-            .collect();
+        let names: Vec<&[u8]> = keys_of.iter().map(|key| key.name).take(BATCH / 4).collect();
         looked += names.len();
         let mut by_kind: HashMap<Kind, Vec<KeyFact>> = HashMap::new();
         for fact in keys(node, &names, blinds).await {
@@ -340,7 +374,7 @@ async fn keys(node: &mut Node, names: &[&[u8]], blinds: &mut Blinds) -> Vec<KeyF
     };
     let mut facts = Vec::new();
     for (name, answers) in names.iter().zip(answers.chunks_exact(3)) {
-        let Some(kind) = text(&answers[1]).filter(|kind| kind != "none") else {
+        let Some(kind) = words_of(&answers[1]).filter(|kind| kind != "none") else {
             continue;
         };
         let Some(ttl) = integer(&answers[2]).filter(|ttl| *ttl != -2) else {
@@ -391,7 +425,9 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
             // MEMORY USAGE of a stream walks all consumers of all its groups; the collector of streams asks where it has none.
             Kind::Other | Kind::Stream => words!["EXISTS", fact.name],
             // Of few elements one may be as large as all others together.
-            _ if fact.size <= FEW => words!["MEMORY", "USAGE", fact.name, "SAMPLES", FEW.to_string()],
+            _ if fact.size <= FEW => {
+                words!["MEMORY", "USAGE", fact.name, "SAMPLES", FEW.to_string()]
+            }
             _ => words!["MEMORY", "USAGE", fact.name, "SAMPLES", "5"],
         })
         .collect();
@@ -597,7 +633,7 @@ pub(crate) fn integer(answer: &Answer) -> Option<i64> {
     }
 }
 
-pub(crate) fn text(answer: &Answer) -> Option<String> {
+pub(crate) fn words_of(answer: &Answer) -> Option<String> {
     redis::from_redis_value(answer.as_ref().ok()?.clone()).ok()
 }
 
@@ -742,7 +778,10 @@ mod tests {
         let long = "x".repeat(3_500);
         for i in 0..20_000 {
             let letters = |n: usize| char::from(b'a' + (n % 26) as u8);
-            let word: String = [i, i / 26, i / 676, i / 17_576].map(letters).iter().collect();
+            let word: String = [i, i / 26, i / 676, i / 17_576]
+                .map(letters)
+                .iter()
+                .collect();
             let name = format!("{word}:{long}");
             names.see(0, name.into_bytes(), &mut blinds);
         }

@@ -206,10 +206,7 @@ fn flags_and_limits_of_tenants() {
             ttl: Some(900_000),
             ..KeyFact::default()
         })
-        .rounds(
-            3,
-            &["a GET tenant:#:quota", "a SET user:#:locked 1 EX 900"],
-        )
+        .rounds(3, &["a GET tenant:#:quota", "a SET user:#:locked 1 EX 900"])
         .must_be_quiet();
 }
 
@@ -359,7 +356,12 @@ fn a_counter_whose_every_increment_sets_its_ttl() {
     World::new()
         .rounds(
             4,
-            &["a INCR hits:7", "a EXPIRE hits:7 60", "b INCR hits:8", "b EXPIRE hits:8 60"],
+            &[
+                "a INCR hits:7",
+                "a EXPIRE hits:7 60",
+                "b INCR hits:8",
+                "b EXPIRE hits:8 60",
+            ],
         )
         .must_be_quiet();
 }
@@ -396,7 +398,9 @@ fn a_worker_with_a_job_of_half_an_hour() {
     // Work waits.
     let mut behind = group(1_800_000, 1_800_000, 1);
     behind.groups[0].lag = Some(50);
-    World::new().stream(behind).must_show("stream-dead-consumer");
+    World::new()
+        .stream(behind)
+        .must_show("stream-dead-consumer");
 }
 
 #[test]

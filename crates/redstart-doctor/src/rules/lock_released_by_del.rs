@@ -154,7 +154,11 @@ mod tests {
         World::new()
             .rounds(
                 3,
-                &["a SETNX report:7 t#", "b SETNX report:7 u#", "a DEL report:7"],
+                &[
+                    "a SETNX report:7 t#",
+                    "b SETNX report:7 u#",
+                    "a DEL report:7",
+                ],
             )
             .must_show("lock-without-ttl");
         World::new()

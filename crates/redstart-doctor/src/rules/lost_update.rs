@@ -36,7 +36,8 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     for seen in facts.own_sequences().filter(|seen| !seen.is(Role::Session)) {
         let ops = &seen.ops;
         // Where a connection is shared, a read and a write may belong to two requests.
-        let paired = |races: u64| seen.reads_before_it_writes(ops.get_set + ops.overlaps, ops.sets, races);
+        let paired =
+            |races: u64| seen.reads_before_it_writes(ops.get_set + ops.overlaps, ops.sets, races);
         let sure = |races: u64, confidence: f64| if paired(races) { confidence } else { 0.6 };
         if ops.race_counter > 0 {
             out.add(Subject::keys(&seen.pattern), sure(ops.race_counter, 0.95), format!("proven: {} of {} read-and-write-back sequences overwrote a number that another connection had written meanwhile", ops.race_counter, ops.get_set));

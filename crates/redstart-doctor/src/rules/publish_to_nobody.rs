@@ -155,7 +155,11 @@ mod tests {
         unheard(&["s PUBLISH reply:8 1", "s PUBLISH reply:8 2"], "reply:8").must_be_quiet();
         unheard(&lines[..3], "reply:7").must_be_quiet();
         unheard(
-            &["s PUBLISH mail:send 1", "s PUBLISH mail:send 2", "s PUBLISH mail:send 3"],
+            &[
+                "s PUBLISH mail:send 1",
+                "s PUBLISH mail:send 2",
+                "s PUBLISH mail:send 3",
+            ],
             "mail:send",
         )
         .must_show(RULE.id);

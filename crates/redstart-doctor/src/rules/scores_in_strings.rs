@@ -44,9 +44,9 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             let read = seen.is_some_and(|ops| ops.gets > 20);
             let words = pattern::words(&group.pattern);
             // Points may be a balance, which nobody compares with those of others.
-            let balance = !words.iter().any(|word| {
-                word != "points" && pattern::has_role(word, Role::Score)
-            });
+            let balance = !words
+                .iter()
+                .any(|word| word != "points" && pattern::has_role(word, Role::Score));
             out.add(
                 Subject::keys(&group.pattern),
                 match (compared, balance) {

@@ -42,9 +42,8 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         };
         let memory = fact.memory.unwrap_or(fact.size * 60);
         let seen = facts.sequence(&group.pattern);
-        let members_read = seen.is_some_and(|seen| {
-            seen.ops.whole + seen.ops.set_removes + seen.ops.set_uses > 0
-        });
+        let members_read =
+            seen.is_some_and(|seen| seen.ops.whole + seen.ops.set_removes + seen.ops.set_uses > 0);
         let counted = seen.is_some_and(|seen| seen.ops.set_counts + seen.ops.set_adds > 0);
         let confidence = match (group.is(Role::Visitors), counted, members_read) {
             (_, _, true) => 0.4,

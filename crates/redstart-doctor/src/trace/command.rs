@@ -241,7 +241,9 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
         let keys = number(words.get(at)).unwrap_or(0.0).clamp(0.0, 64.0) as usize;
         each(at + 1, at + 1 + keys, action)
     };
- let if_none = words.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"NX"));
+    let if_none = words
+        .get(3)
+        .is_some_and(|word| word.eq_ignore_ascii_case(b"NX"));
     match name {
         "GET" | "GETRANGE" | "SUBSTR" => one(Action::Get),
         "GETEX" => {
@@ -473,14 +475,27 @@ mod tests {
             assert!(is_time(text, now), "{text}");
             assert!(!is_time(text, 1.0), "{text}");
         }
-        for text in ["17", "1600000000", "-1", "2019-11-14T22:13:20Z", "7 days", ""] {
+        for text in [
+            "17",
+            "1600000000",
+            "-1",
+            "2019-11-14T22:13:20Z",
+            "7 days",
+            "",
+        ] {
             assert!(!is_time(text, now), "{text}");
         }
     }
 
     #[test]
     fn a_token_is_told_from_data() {
-        for token in ["1", "t1", "locked", "550e8400-e29b-41d4-a716-446655440000", "1700000000"] {
+        for token in [
+            "1",
+            "t1",
+            "locked",
+            "550e8400-e29b-41d4-a716-446655440000",
+            "1700000000",
+        ] {
             assert!(!is_data(token.as_bytes()), "{token}");
         }
         for data in ["42", "{}", "[1]", "ann smith"] {

@@ -292,7 +292,10 @@ async fn what_a_server_echoes_of_a_command_is_not_repeated() -> anyhow::Result<(
     let url = format!("redis://:hunter2@{}", server.addr());
     let error = examine(doctor(&url)).await.expect_err("no login");
     let error = format!("{error:#}");
-    assert!(!error.contains("hunter2") && error.contains("ERR"), "{error}");
+    assert!(
+        !error.contains("hunter2") && error.contains("ERR"),
+        "{error}"
+    );
 
     let server = Server::builder(Kind::Redis)
         .config("rename-command", "MEMORY \"\"")
@@ -301,14 +304,23 @@ async fn what_a_server_echoes_of_a_command_is_not_repeated() -> anyhow::Result<(
         .start()
         .await?;
     server.command(&["SADD", "payroll:ann", "a"]).await?;
-    server.command(&["XADD", "payroll:log", "*", "a", "1"]).await?;
+    server
+        .command(&["XADD", "payroll:log", "*", "a", "1"])
+        .await?;
     let mut report = examine(doctor(&server.url()).sampled()).await?;
     report.redact();
     for command in ["MEMORY", "OBJECT", "XINFO"] {
-        let told = report.blinds.iter().any(|blind| blind.why.contains(command));
+        let told = report
+            .blinds
+            .iter()
+            .any(|blind| blind.why.contains(command));
         assert!(told, "{command}: {:#?}", report.blinds);
     }
-    for text in [format!("{:?}", report.blinds), report.html(), report.markdown()] {
+    for text in [
+        format!("{:?}", report.blinds),
+        report.html(),
+        report.markdown(),
+    ] {
         assert!(!text.contains("payroll"), "{text}");
     }
     Ok(())
@@ -353,7 +365,10 @@ async fn the_look_at_streams_can_be_stopped() -> anyhow::Result<()> {
         whole.cost
     );
     assert!(
-        report.blinds.iter().any(|blind| blind.what.contains("streams")),
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains("streams")),
         "{:#?}",
         report.blinds
     );
@@ -367,7 +382,10 @@ async fn the_look_at_streams_has_a_budget() -> anyhow::Result<()> {
     let examination = doctor(proxy.url()).walk(Duration::from_millis(60));
     let report = examine(examination).await?;
     assert!(
-        report.blinds.iter().any(|blind| blind.what.contains("streams") && blind.why.contains("time")),
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains("streams") && blind.why.contains("time")),
         "{:#?}",
         report.blinds
     );
