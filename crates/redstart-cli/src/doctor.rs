@@ -32,7 +32,8 @@ use crate::Failure;
       redstart doctor monitor.log\n  \
       redstart doctor commands.jsonl\n\n\
       A log in JSON has a line like {\"time\":1767268800.25,\"client\":\"api-1\",\"command\":[\"GET\",\"k\"]} for each command.\n\n\
-      Exit status: 0 nothing at --fail-on or above, 1 a finding at it, 2 wrong arguments, 3 server unavailable."
+      Exit status: 0 nothing at --fail-on or above, 1 a finding at it, 2 wrong arguments, 3 server unavailable,\n\
+      5 nothing at --fail-on, but not all that was asked for was seen: a server or a stage is missing."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -62,7 +63,7 @@ pub(crate) struct Args {
     /// The time between the two looks at the sample
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
     gap: Duration,
-    /// How long the walk over the names may take
+    /// How long the walk over the names may take, and as long again the look at streams
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "20s")]
     walk: Duration,
     /// How long one command may take before its connection is given up
@@ -83,7 +84,8 @@ pub(crate) struct Args {
     /// Show only findings of at least this confidence; --fail-on and --baseline count all of them
     #[arg(long, value_name = "0-1", default_value_t = 0.0)]
     min_confidence: f64,
-    /// Exit with 1 if a finding of confidence 0.7 and more is at least this severe
+    /// Exit with 1 if a finding of confidence 0.7 and more is at least this severe, and with 5 if there is none but not all that
+    /// was asked for was seen
     #[arg(long, value_enum, value_name = "SEVERITY")]
     fail_on: Option<SeverityArg>,
     /// A file of accepted findings, each with a reason and an end
@@ -246,6 +248,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             return match (failed, stopped) {
                 (true, _) => Err(Failure::Claim),
                 (false, true) => Err(Failure::Interrupted),
+                (false, false) if args.fail_on.is_some() && !report.is_complete() => {
+                    Err(Failure::Incomplete(
+                        "not all that was asked for was seen, so nothing is ruled out".to_owned(),
+                    ))
+                }
                 (false, false) => Ok(()),
             };
         }
@@ -360,7 +367,10 @@ async fn examine(
         }
     };
     bar.finish_and_clear();
-    Ok((report?, stopped))
+    match report {
+        Err(_) if stopped => Err(Failure::Interrupted),
+        report => Ok((report?, stopped)),
+    }
 }
 
 fn print(report: &Report, comparison: Option<&Comparison>, args: &Args) -> Result<(), Failure> {
@@ -371,6 +381,14 @@ fn print(report: &Report, comparison: Option<&Comparison>, args: &Args) -> Resul
     }
     if args.json {
         say!("{}", report.json().trim_end());
+    } else if args.sarif {
+        say!("{}", report.sarif());
+    } else if args.markdown {
+        say!("{}", report.markdown());
+    } else {
+        terminal(report, comparison, args.html.as_deref());
+    }
+    if args.json || args.sarif || args.markdown {
         // A program reads the findings; a person wants to know what was not looked at.
         for stage in report.stages.iter().filter(|stage| !stage.ran) {
             anstream::eprintln!(
@@ -387,12 +405,6 @@ fn print(report: &Report, comparison: Option<&Comparison>, args: &Args) -> Resul
         for blind in &report.blinds {
             anstream::eprintln!("redstart doctor: not seen: {}: {}", blind.what, blind.why);
         }
-    } else if args.sarif {
-        say!("{}", report.sarif());
-    } else if args.markdown {
-        say!("{}", report.markdown());
-    } else {
-        terminal(report, comparison, args.html.as_deref());
     }
     Ok(())
 }

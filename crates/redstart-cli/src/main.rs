@@ -114,6 +114,8 @@ enum Failure {
     Unavailable(String),
     /// Something else.
     Other(String),
+    /// Nothing failed, but not everything was looked at.
+    Incomplete(String),
     /// Ctrl-C.
     Interrupted,
 }
@@ -220,6 +222,7 @@ fn exit(result: Result<(), Failure>) -> ExitCode {
             ),
         ),
         Err(Failure::Other(line)) => (4, line),
+        Err(Failure::Incomplete(line)) => (5, line),
         Err(Failure::Interrupted) => (130, "interrupted".to_owned()),
     };
     anstream::eprintln!("redstart: {line}");

@@ -541,6 +541,143 @@ async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A run that saw almost nothing does not pass, and says so in every form.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_saw_almost_nothing_does_not_pass() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let url = server.url();
+    let before = doctor(&url, &["--sample", "--json"])?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("before.jsonl");
+    std::fs::write(&file, &before.stdout)?;
+    let user = [
+        "ACL", "SETUSER", "guest", "on", ">secret", "~*", "+@all", "-scan", "-monitor",
+    ];
+    server.command(&user).await?;
+    let guest = format!("redis://guest:secret@{}", server.addr());
+    let all = ["--all", "--observe", "50ms", "--fail-on", "low"];
+
+    let path = file.display().to_string();
+    let compared = doctor(&guest, &[&all[..], &["--baseline", &path]].concat())?;
+    let shown = text(&compared.stdout);
+    assert_eq!(compared.status.code(), Some(5), "{shown}");
+    assert!(shown.contains("0 gone"), "{shown}");
+    assert!(
+        text(&compared.stderr).contains("not all"),
+        "{}",
+        text(&compared.stderr)
+    );
+    for form in ["--sarif", "--markdown", "--json"] {
+        let output = doctor(&guest, &[&all[..], &[form]].concat())?;
+        assert_eq!(output.status.code(), Some(5), "{form}");
+        let errors = text(&output.stderr);
+        assert!(
+            errors.contains("SCAN") && errors.contains("MONITOR"),
+            "{form}: {errors}"
+        );
+        // Without a gate it is a report like any other.
+        let free = doctor(&guest, &["--all", "--observe", "50ms", form])?;
+        assert!(free.status.success(), "{form}");
+    }
+    let sarif = doctor(&guest, &["--all", "--observe", "50ms", "--sarif"])?;
+    let sarif: serde_json::Value = serde_json::from_slice(&sarif.stdout)?;
+    let invocation = &sarif["runs"][0]["invocations"][0];
+    assert_eq!(invocation["executionSuccessful"], false, "{invocation}");
+    let notes = invocation["toolExecutionNotifications"].to_string();
+    assert!(
+        notes.contains("SCAN") && notes.contains("MONITOR"),
+        "{notes}"
+    );
+
+    // A server that may not be asked for its statistics.
+    let user = ["ACL", "SETUSER", "guest", "+@all", "-info"];
+    server.command(&user).await?;
+    let blind = doctor(&guest, &["--fail-on", "low"])?;
+    assert_eq!(blind.status.code(), Some(5), "{}", text(&blind.stdout));
+    // A finding comes before what was not seen.
+    let user = ["ACL", "SETUSER", "guest", "+@all", "-monitor"];
+    server.command(&user).await?;
+    assert_eq!(doctor(&guest, &all)?.status.code(), Some(1));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stalls_after_a_few_answers_does_not_pass() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let proxy = redstart_testkit::Proxy::start(&server).await?;
+    proxy.drop_reply_to("commandstats");
+    let args = [
+        "doctor",
+        "--url",
+        proxy.url(),
+        "--patience",
+        "300ms",
+        "--sample",
+        "--fail-on",
+        "low",
+        "--sarif",
+    ];
+    let output = redstart(&args).output()?;
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    let sarif: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(
+        sarif["runs"][0]["invocations"][0]["executionSuccessful"],
+        false
+    );
+    Ok(())
+}
+
+/// What the rules are not sure of is no error of a code scan.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unsure_finding_is_a_note_in_sarif() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    for i in 0..5 {
+        server
+            .command(&["SET", &format!("tenant:{i}:quota"), "100"])
+            .await?;
+    }
+    let output = doctor(&server.url(), &["--sample", "--sarif"])?;
+    let sarif: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let results = sarif["runs"][0]["results"].as_array().expect("results");
+    let unsure = results
+        .iter()
+        .find(|result| result["ruleId"] == "counter-without-ttl");
+    assert_eq!(unsure.expect("the finding")["level"], "note");
+    Ok(())
+}
+
+/// Names of four kilobytes in a log, each once.
+#[test]
+fn long_names_in_a_log_take_little_memory() -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let file = tempfile::NamedTempFile::new()?;
+    let long = "x".repeat(3_800);
+    let mut log = std::io::BufWriter::new(&file);
+    for i in 0..50_000 {
+        writeln!(
+            log,
+            "1700000000.1 [0 10.0.0.1:5] \"GET\" \"url:{i}:{long}\""
+        )?;
+    }
+    log.flush()?;
+    let path = file.path().display().to_string();
+    let mut child = redstart(&["doctor", &path, "--json"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut most = 0;
+    while child.try_wait()?.is_none() {
+        most = most_memory(child.id()).unwrap_or(0).max(most);
+        // Between two looks at it; nothing depends on how long.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    redstart_testkit::figure(format!(
+        "doctor of 50,000 names of 3.8 KB in a log: {most} KB of memory at most"
+    ));
+    assert!(most > 0 && most <= 200_000, "{most} KB");
+    Ok(())
+}
+
 /// A key may be named to clear the screen or to look like a line of the report.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_of_keys_do_not_reach_the_terminal_as_they_are() -> anyhow::Result<()> {

@@ -34,7 +34,7 @@ impl Default for Limits {
 pub(crate) struct Budget {
     /// Names that are walked, over all nodes.
     pub(crate) names: u64,
-    /// How long the walk may take.
+    /// How long the walk may take, and the look at streams.
     pub(crate) walk: Duration,
     /// The time between the two looks.
     pub(crate) gap: Duration,

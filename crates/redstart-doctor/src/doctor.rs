@@ -91,7 +91,7 @@ impl DoctorBuilder {
         self
     }
 
-    /// How long the walk over the names may take.
+    /// How long the walk over the names may take, and as long again the look at streams.
     pub fn walk(mut self, time: Duration) -> Self {
         self.budget.walk = time;
         self
@@ -236,7 +236,9 @@ impl Doctor {
                 }
             }
             target => {
-                let nodes = node::connect(target, &self.access, self.budget.patience).await?;
+                run.live = true;
+                let nodes =
+                    node::connect(target, &self.access, self.budget.patience, progress).await?;
                 run.nodes(nodes, &self.access, self.stages, &self.budget, progress)
                     .await;
             }
@@ -248,12 +250,14 @@ impl Doctor {
 impl Doctor {
     /// Looks at the keys of a file, which are in an engine of their own.
     async fn data(&self, run: &mut Run, store: redstart::Store, progress: &Progress) {
+        let mut wire = crate::wire::Wire::embedded(store);
+        wire.progress = progress.clone();
         let nodes = Nodes::one(node::Node {
             address: self.name.clone(),
             at: None,
             replica: false,
             shard: 0,
-            wire: crate::wire::Wire::embedded(store),
+            wire,
         });
         let stages = Stages {
             sampled: true,
@@ -324,6 +328,10 @@ struct Run {
     free: bool,
     sampled: bool,
     observed: bool,
+    /// What was asked for.
+    stages: Stages,
+    /// There are servers, and not only a file.
+    live: bool,
     /// The keys are those of a file.
     file: bool,
     /// A server could not be reached, or its connection was lost on the way.
@@ -367,6 +375,7 @@ impl Run {
             spent,
         } = nodes;
         self.facts.cluster = cluster;
+        self.stages = stages;
         self.cost.add(&spent);
         self.spend(
             Stage::Free,
@@ -386,7 +395,9 @@ impl Run {
             let facts = collect::server::facts(node, &mut self.blinds).await;
             self.facts.nodes.push(facts);
         }
-        self.free = true;
+        let told = |node: &NodeFacts| !node.info.is_empty();
+        self.free = self.facts.nodes.iter().any(told);
+        self.lost |= self.free && !self.facts.nodes.iter().all(told);
         let now = now(&mut nodes).await;
         self.spend(Stage::Free, meter.read(&nodes, &self.cost));
 
@@ -415,15 +426,19 @@ impl Run {
             )
             .await;
             places = collect::keys::places(&found);
-            self.sampled = true;
+            self.sampled = found.answered > 0;
+            self.lost |= self.sampled && found.answered < readers.len();
+            self.facts.sampled = Some(access.db);
         }
         self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
-        let streams = self.streams(&mut nodes, &readers, &places, now).await;
+        let streams = self
+            .streams(&mut nodes, &readers, &places, budget, now)
+            .await;
         self.spend(Stage::Free, meter.read(&nodes, &self.cost));
 
         let looked = Instant::now();
         if stages.observed && !progress.is_stopped() {
-            self.facts.trace = collect::monitor::observe(
+            let observed = collect::monitor::observe(
                 &mut nodes,
                 access,
                 budget,
@@ -432,13 +447,16 @@ impl Run {
                 &mut self.blinds,
             )
             .await;
-            self.observed = self.facts.trace.is_some();
+            self.observed = observed.is_some();
+            self.lost |= observed.as_ref().is_some_and(|observed| !observed.whole);
+            self.facts.trace = observed.map(|observed| observed.trace);
             // On a Cluster a key would have to be asked for at its owner; the sample has to do there.
             if let (Some(trace), true, false) = (&self.facts.trace, self.sampled, cluster)
                 && let Some(node) = nodes.iter_mut().find(|node| !node.replica)
             {
                 let groups = &mut self.facts.groups;
-                collect::keys::look_at_traffic(node, trace, groups, &mut self.blinds).await;
+                collect::keys::look_at_traffic(node, trace, access.db, groups, &mut self.blinds)
+                    .await;
             }
             self.facts.suspect_traffic();
             collect::library::refute(&mut nodes, &mut self.facts.libraries).await;
@@ -467,6 +485,7 @@ impl Run {
             self.facts.gap = looked.elapsed().as_secs_f64();
         }
         self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
+        self.facts.partial = self.lost || nodes.iter().any(|node| node.wire.is_broken());
         self.facts.fold();
         for node in &nodes {
             self.cost.add(&node.wire.cost);
@@ -528,8 +547,13 @@ impl Run {
         nodes: &mut [node::Node],
         readers: &[usize],
         places: &Places,
+        budget: &Budget,
         now: u64,
     ) -> Vec<(usize, Vec<u8>)> {
+        let until = Instant::now() + budget.walk;
+        for node in nodes.iter_mut() {
+            node.wire.until = Some(until);
+        }
         // Those of the sample first: it has some of every pattern.
         let first = readers.first().copied().unwrap_or(0);
         let mut found = streams_of_sample(&self.facts.groups, places, first);
@@ -550,7 +574,13 @@ impl Run {
             found.truncate(STREAMS);
         }
         let mut kept = Vec::new();
-        for (reader, name) in found {
+        let all = found.len();
+        for (done, (reader, name)) in found.into_iter().enumerate() {
+            if nodes[reader].wire.is_ended() {
+                let why = format!("{done} of {all} were looked at in the time there was");
+                self.blinds.note("streams", why);
+                break;
+            }
             // A replica does not know when a consumer last asked.
             let index = master(nodes, reader);
             let blinds = &mut self.blinds;
@@ -575,6 +605,9 @@ impl Run {
                 self.facts.streams.push(facts);
                 kept.push((index, name));
             }
+        }
+        for node in nodes {
+            node.wire.until = None;
         }
         kept
     }
@@ -682,6 +715,15 @@ impl Run {
                 rules_of(stage)
             )
         };
+        let refused = |asked: bool, command: &str, blind: String| match asked {
+            true => format!("did not run, although it was asked for: no server answered {command}"),
+            false => blind,
+        };
+        // What a file cannot show was not asked for.
+        let asked = match self.file {
+            true => Stages::default(),
+            false => self.stages,
+        };
         let trace = self.facts.trace.as_ref();
         vec![
             StageReport {
@@ -689,16 +731,21 @@ impl Run {
                 took: self.spent[Stage::Free as usize].took,
                 commands: self.spent[Stage::Free as usize].commands,
                 ran: self.free,
+                asked: self.live,
                 note: match self.free {
                     true => format!(
                         "settings, statistics, SLOWLOG, LATENCY and clients of {} servers; {} streams",
                         self.facts.nodes.len(),
                         self.facts.streams.len()
                     ),
-                    false => blind(
-                        Stage::Free,
-                        "a file has no server",
-                        "settings and statistics",
+                    false => refused(
+                        self.live,
+                        "INFO",
+                        blind(
+                            Stage::Free,
+                            "a file has no server",
+                            "settings and statistics",
+                        ),
                     ),
                 },
             },
@@ -707,6 +754,7 @@ impl Run {
                 took: self.spent[Stage::Sampled as usize].took,
                 commands: self.spent[Stage::Sampled as usize].commands,
                 ran: self.sampled,
+                asked: self.sampled || asked.sampled,
                 note: match self.sampled {
                     true => format!(
                         "{} of {} names in {} patterns; two looks {:.1} s apart",
@@ -715,10 +763,14 @@ impl Run {
                         count(self.facts.groups.len() as u64),
                         self.facts.gap
                     ),
-                    false => blind(
-                        Stage::Sampled,
-                        "--sample or --all",
-                        "keys: TTLs, types, sizes, libraries",
+                    false => refused(
+                        asked.sampled,
+                        "SCAN",
+                        blind(
+                            Stage::Sampled,
+                            "--sample or --all",
+                            "keys: TTLs, types, sizes, libraries",
+                        ),
                     ),
                 },
             },
@@ -727,6 +779,7 @@ impl Run {
                 took: self.spent[Stage::Observed as usize].took,
                 commands: self.spent[Stage::Observed as usize].commands,
                 ran: self.observed,
+                asked: self.observed || asked.observed,
                 note: match trace {
                     Some(trace) => format!(
                         "{} commands of {} connections in {:.1} s. It cannot see the database: a cache that is written before its database looks like any other",
@@ -734,13 +787,17 @@ impl Run {
                         count(trace.connections() as u64),
                         trace.seconds()
                     ),
-                    None => blind(
-                        Stage::Observed,
-                        match self.file {
-                            true => "a file has no traffic",
-                            false => "--observe 10s or --all",
-                        },
-                        "command sequences: races, locks, queues",
+                    None => refused(
+                        asked.observed,
+                        "MONITOR",
+                        blind(
+                            Stage::Observed,
+                            match self.file {
+                                true => "a file has no traffic",
+                                false => "--observe 10s or --all",
+                            },
+                            "command sequences: races, locks, queues",
+                        ),
                     ),
                 },
             },

@@ -7,7 +7,10 @@
 //! all of them, so that a queue is known even if it is one among a million keys, but a name alone makes no owner: keys
 //! whose names are like those of a library are *suspected*, and general findings about them are not sure.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use redstart_adopt::{Found, Library as Known, Recognition};
 
@@ -209,6 +212,14 @@ impl Libraries {
             for owns in library.owns {
                 add(&mut self.suspected, &library.name, owns);
             }
+        }
+    }
+
+    /// Adds beginnings of the names of keys that hold sessions of Express.
+    pub(crate) fn suspect_sessions(&mut self, prefixes: &HashSet<Vec<u8>>) {
+        for prefix in prefixes {
+            let owns = Owns::Prefix(prefix.clone());
+            add(&mut self.suspected, "connect-redis", owns);
         }
     }
 

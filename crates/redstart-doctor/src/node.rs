@@ -8,10 +8,11 @@ use redstart::Store;
 use crate::{
     cost::Cost,
     error::{Error, Result},
+    progress::Progress,
     target::{Access, Address, Target},
     text::printable,
     trace::slot,
-    wire::{Trouble, Wire, words},
+    wire::{Answer, Trouble, Wire, words},
 };
 
 /// One server and the connection to it.
@@ -68,22 +69,29 @@ fn shown(address: &Address) -> String {
 }
 
 /// Finds and connects to the servers.
-pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration) -> Result<Nodes> {
+pub(crate) async fn connect(
+    target: &Target,
+    access: &Access,
+    patience: Duration,
+    progress: &Progress,
+) -> Result<Nodes> {
     match target {
         Target::Embedded(url) => {
             let store = Store::connect(url)
                 .await
                 .map_err(|error| Error::Usage(error.to_string()))?;
+            let mut wire = Wire::embedded(store);
+            wire.progress = progress.clone();
             Ok(Nodes::one(Node {
                 address: url.clone(),
                 at: None,
                 replica: false,
                 shard: 0,
-                wire: Wire::embedded(store),
+                wire,
             }))
         }
         Target::Single(address) => {
-            let mut wire = Wire::connect(address, access, patience)
+            let mut wire = dial(address, access, patience, progress)
                 .await
                 .map_err(|trouble| unavailable(address, &trouble))?;
             // A node of a Cluster stands for the whole of it.
@@ -91,7 +99,8 @@ pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration
             if mode.is_ok_and(|info| {
                 info.contains("redis_mode:cluster") || info.contains("server_mode:cluster")
             }) {
-                let mut nodes = cluster(std::slice::from_ref(address), access, patience).await?;
+                let mut nodes =
+                    cluster(std::slice::from_ref(address), access, patience, progress).await?;
                 nodes.spent.add(&wire.cost);
                 return Ok(nodes);
             }
@@ -104,9 +113,9 @@ pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration
             }))
         }
         Target::Sentinel { sentinels, master } => {
-            sentinel(sentinels, master, access, patience).await
+            sentinel(sentinels, master, access, patience, progress).await
         }
-        Target::Cluster(seeds) => cluster(seeds, access, patience).await,
+        Target::Cluster(seeds) => cluster(seeds, access, patience, progress).await,
         Target::Log(_) | Target::Aof(_) | Target::Rdb(_) => {
             Err(Error::Usage("a file has no servers".to_owned()))
         }
@@ -122,6 +131,7 @@ async fn sentinel(
     master: &str,
     access: &Access,
     patience: Duration,
+    progress: &Progress,
 ) -> Result<Nodes> {
     let own = Access {
         user: access.sentinel_user.clone(),
@@ -131,7 +141,7 @@ async fn sentinel(
     };
     let mut last = Error::Unavailable("no sentinel was named".to_owned());
     for address in sentinels {
-        let mut wire = match Wire::connect(address, &own, patience).await {
+        let mut wire = match dial(address, &own, patience, progress).await {
             Ok(wire) => wire,
             Err(trouble) => {
                 last = unavailable(address, &trouble);
@@ -168,17 +178,22 @@ async fn sentinel(
                 }
             }
         }
-        let mut nodes = open(wanted, false, access, patience).await?;
+        let mut nodes = open(wanted, false, access, patience, progress).await?;
         nodes.spent.add(&wire.cost);
         return Ok(nodes);
     }
     Err(last)
 }
 
-async fn cluster(seeds: &[Address], access: &Access, patience: Duration) -> Result<Nodes> {
+async fn cluster(
+    seeds: &[Address],
+    access: &Access,
+    patience: Duration,
+    progress: &Progress,
+) -> Result<Nodes> {
     let mut last = Error::Unavailable("no node was named".to_owned());
     for seed in seeds {
-        let mut wire = match Wire::connect(seed, access, patience).await {
+        let mut wire = match dial(seed, access, patience, progress).await {
             Ok(wire) => wire,
             Err(trouble) => {
                 last = unavailable(seed, &trouble);
@@ -222,7 +237,7 @@ async fn cluster(seeds: &[Address], access: &Access, patience: Duration) -> Resu
                 ranges.0.push((first, last, shard));
             }
         }
-        let mut nodes = open(wanted, true, access, patience).await?;
+        let mut nodes = open(wanted, true, access, patience, progress).await?;
         nodes.slots = ranges;
         nodes.spent.add(&wire.cost);
         return Ok(nodes);
@@ -245,16 +260,37 @@ fn node_address(node: Value, seed: &Address) -> Option<Address> {
     }
 }
 
+/// A connection, unless the examination is ended before there is one.
+async fn dial(
+    address: &Address,
+    access: &Access,
+    patience: Duration,
+    progress: &Progress,
+) -> Answer<Wire> {
+    let mut wire = tokio::select! {
+        wire = Wire::connect(address, access, patience) => wire?,
+        () = progress.stopped() => return Err(Trouble::Ended),
+    };
+    wire.progress = progress.clone();
+    Ok(wire)
+}
+
 async fn open(
     wanted: Vec<(Address, bool, usize)>,
     cluster: bool,
     access: &Access,
     patience: Duration,
+    progress: &Progress,
 ) -> Result<Nodes> {
     let mut nodes = Vec::new();
     let mut unreachable = Vec::new();
-    for (address, replica, shard) in wanted {
-        match Wire::connect(&address, access, patience).await {
+    // Those that do not answer are waited for together.
+    let dials = wanted
+        .iter()
+        .map(|(address, ..)| dial(address, access, patience, progress));
+    let wires = futures_util::future::join_all(dials).await;
+    for ((address, replica, shard), wire) in wanted.into_iter().zip(wires) {
+        match wire {
             Ok(mut wire) => {
                 if replica && cluster {
                     // Without it a replica of a Cluster sends every reader to its master.

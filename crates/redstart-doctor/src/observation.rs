@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::{
     budget::Limits,
     library::{Libraries, Signs},
-    pattern::{Role, has_role},
+    pattern::{self, Role, has_role, says_locked},
     trace::{Ops, Trace},
 };
 
@@ -49,6 +49,10 @@ pub(crate) struct Observations {
     /// The time between the two looks, in seconds.
     pub(crate) gap: f64,
     pub(crate) limits: Limits,
+    /// The database of the sample.
+    pub(crate) sampled: Option<u32>,
+    /// A server could not be asked to the end.
+    pub(crate) partial: bool,
 }
 
 /// One server.
@@ -60,6 +64,7 @@ pub(crate) struct NodeFacts {
     pub(crate) config: HashMap<String, String>,
     pub(crate) commands: BTreeMap<String, CommandStat>,
     pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) later_errors: BTreeMap<String, u64>,
     pub(crate) slow: Vec<SlowEntry>,
     /// Events that the latency monitor has noted: the longest of each kind.
     pub(crate) latency: Vec<LatencyEvent>,
@@ -120,6 +125,8 @@ pub(crate) struct ClientFacts {
     pub(crate) host: String,
     pub(crate) name: String,
     pub(crate) idle: u64,
+    /// Seconds since it connected.
+    pub(crate) age: u64,
     pub(crate) flags: String,
     pub(crate) command: String,
     pub(crate) subscriptions: u64,
@@ -151,6 +158,15 @@ impl NodeFacts {
         self.commands.get(command).map_or(0, |stat| stat.calls)
     }
 
+    /// Whether this error is more than something that happened once: it came again between the looks, or with one of a thousand
+    /// commands.
+    pub(crate) fn errs(&self, error: &str) -> bool {
+        let count = self.errors.get(error).copied().unwrap_or(0);
+        let later = self.later_errors.get(error).copied().unwrap_or(0);
+        let calls: u64 = self.commands.values().map(|stat| stat.calls).sum();
+        (count > 0 && later > count) || count * 1000 >= (calls + count).max(1)
+    }
+
     /// Memory limit in bytes; 0 is none.
     pub(crate) fn maxmemory(&self) -> Option<u64> {
         self.number("maxmemory")
@@ -162,6 +178,12 @@ impl NodeFacts {
             .get("maxmemory_policy")
             .map(String::as_str)
             .or_else(|| self.setting("maxmemory-policy"))
+    }
+
+    /// Whether keys that have a TTL, and no others, are evicted under pressure.
+    pub(crate) fn evicts_expiring(&self) -> bool {
+        self.policy()
+            .is_some_and(|policy| policy.starts_with("volatile"))
     }
 
     /// Whether keys without TTL are evicted under pressure.
@@ -272,6 +294,8 @@ pub(crate) struct Later {
     pub(crate) exists: bool,
     pub(crate) ttl: Option<u64>,
     pub(crate) size: u64,
+    /// A number that is another one by now.
+    pub(crate) changed: bool,
 }
 
 impl KeyFact {
@@ -281,6 +305,12 @@ impl KeyFact {
             && self
                 .later
                 .is_none_or(|later| later.exists && later.ttl.is_none())
+    }
+
+    /// A number that changed between the looks.
+    pub(crate) fn changed(&self) -> bool {
+        self.later
+            .is_some_and(|later| later.exists && later.changed)
     }
 
     pub(crate) fn grew(&self) -> bool {
@@ -311,7 +341,12 @@ impl Group {
     }
 
     pub(crate) fn is(&self, role: Role) -> bool {
+        let token = |fact: &KeyFact| matches!(fact.shape, Shape::Token | Shape::PythonLock);
         has_role(&self.pattern, role)
+            // Whoever was locked out is `locked` too.
+            || (role == Role::Lock
+                && says_locked(&self.pattern)
+                && self.facts.iter().any(token))
     }
 
     /// The share of keys that have no TTL.
@@ -397,11 +432,20 @@ pub(crate) struct Sequence {
     pub(crate) library: Option<String>,
     /// The library that the names speak for, without a proof.
     pub(crate) suspect: Option<String>,
+    /// The keys are of a database that the sample is not of.
+    pub(crate) elsewhere: bool,
+    /// Most names have a random part: each is used for one thing, once.
+    pub(crate) random: bool,
 }
+
+/// Races that are no coincidence.
+const RACES: u64 = 3;
 
 impl Sequence {
     pub(crate) fn is(&self, role: Role) -> bool {
         has_role(&self.pattern, role)
+            // Whoever was locked out is `locked` too.
+            || (role == Role::Lock && says_locked(&self.pattern) && self.ops.takes > 0)
     }
 
     /// Whether those who took it with SET NX gave it back. A value that one fills and another deletes is a cache or an index.
@@ -409,10 +453,24 @@ impl Sequence {
         self.ops.takes > 0 && self.ops.own_release + self.ops.own_script_release > 0
     }
 
-    /// Whether it is used as a lock: by its name, or by who deletes it.
+    /// Whether it is used as a lock, whatever its name says: others want it while it is held, its holder gives it back, and its
+    /// value tells nothing but who that is. What one connection sets with NX and deletes may be an index or a cache.
+    pub(crate) fn acts_as_lock(&self) -> bool {
+        self.is_given_back()
+            && self.ops.contended > 0
+            && self.ops.takes_of_data * 2 <= self.ops.takes
+    }
+
+    /// Whether it is used as a lock: by its name, or by what is done with it.
     pub(crate) fn is_lock(&self) -> bool {
         let released = self.ops.plain_release + self.ops.script_release;
-        self.is_given_back() || (self.is(Role::Lock) && released > 0)
+        self.acts_as_lock() || (self.is(Role::Lock) && released > 0)
+    }
+
+    /// Whether most writes followed a read by their connection, often enough that the two are one piece of work: on a connection
+    /// that many requests share, a read and a write may be of two of them.
+    pub(crate) fn reads_before_it_writes(&self, pairs: u64, writes: u64, races: u64) -> bool {
+        races >= RACES && pairs * 10 >= writes * 8
     }
 }
 
@@ -425,6 +483,7 @@ impl Observations {
             signs.see(name);
         }
         self.libraries.suspect_all(signs.libraries());
+        self.libraries.suspect_sessions(&trace.sessions);
         for namespace in &trace.redstart {
             self.libraries.prove_redstart(namespace);
         }
@@ -445,28 +504,40 @@ impl Observations {
         let Some(trace) = &self.trace else { return };
         let mut sequences = Vec::new();
         for (pattern, keys) in trace.patterns() {
-            let name = keys.first().map(|(name, _)| *name).unwrap_or_default();
-            let handmade = self.groups.iter().any(|group| {
-                group.pattern == pattern
-                    && group.keeper().is_none()
-                    && self.libraries.owner(name).or(self.libraries.suspect(name))
-                        == Some("Redstart")
-            });
-            let mut sequence = Sequence {
-                keys: keys.len() as u64,
-                pattern,
-                ..Sequence::default()
-            };
-            if !handmade {
-                sequence.library = self.libraries.owner(name).map(str::to_owned);
-                sequence.suspect = self.libraries.suspect(name).map(str::to_owned);
+            let (here, elsewhere): (Vec<_>, Vec<_>) = keys
+                .into_iter()
+                .partition(|key| self.sampled.is_none_or(|db| db == key.db));
+            for (keys, elsewhere) in [(here, false), (elsewhere, true)] {
+                if keys.is_empty() {
+                    continue;
+                }
+                let name = keys[0].name;
+                let handmade = self.groups.iter().any(|group| {
+                    group.pattern == pattern
+                        && group.keeper().is_none()
+                        && self.libraries.owner(name).or(self.libraries.suspect(name))
+                            == Some("Redstart")
+                });
+                let random = keys.iter().filter(|key| pattern::has_random_part(key.name));
+                let mut sequence = Sequence {
+                    keys: keys.len() as u64,
+                    random: random.count() * 2 > keys.len(),
+                    pattern: pattern.clone(),
+                    elsewhere,
+                    ..Sequence::default()
+                };
+                if !handmade {
+                    sequence.library = self.libraries.owner(name).map(str::to_owned);
+                    sequence.suspect = self.libraries.suspect(name).map(str::to_owned);
+                }
+                for key in keys {
+                    sequence.busiest = sequence.busiest.max(key.trace.ops.all);
+                    sequence.ops.add(&key.trace.ops);
+                }
+                sequences.push(sequence);
             }
-            for (_, key) in keys {
-                sequence.busiest = sequence.busiest.max(key.ops.all);
-                sequence.ops.add(&key.ops);
-            }
-            sequences.push(sequence);
         }
+        sequences.sort_by_key(|sequence| sequence.elsewhere);
         self.sequences = sequences;
     }
 
@@ -494,6 +565,14 @@ impl Observations {
             })
     }
 
+    /// Whether what is known of a subject is only what was observed in a database that was not sampled.
+    pub(crate) fn is_elsewhere(&self, subject: &str) -> bool {
+        let mut of = self.sequences.iter().filter(|seen| seen.pattern == subject);
+        of.clone().any(|seen| seen.elsewhere)
+            && of.all(|seen| seen.elsewhere)
+            && self.group(subject).is_none()
+    }
+
     /// What was observed of keys that no library owns.
     pub(crate) fn own_sequences(&self) -> impl Iterator<Item = &Sequence> {
         self.sequences
@@ -506,6 +585,20 @@ impl Observations {
         self.sequences
             .iter()
             .find(|sequence| sequence.pattern == pattern)
+    }
+
+    /// Whether nobody is connected any more who was this many milliseconds ago.
+    pub(crate) fn has_left(&self, since: u64) -> bool {
+        let mut masters = self.masters().peekable();
+        masters.peek().is_some()
+            && masters.all(|node| {
+                let replica = |flags: &str| flags.contains(['S', 'M']);
+                let mut clients = node.clients.iter();
+                node.clients_seen
+                    && !clients.any(|client| {
+                        !replica(&client.flags) && client.age.saturating_mul(1000) >= since
+                    })
+            })
     }
 
     /// Servers that take writes.

@@ -172,15 +172,7 @@ pub(crate) enum Role {
 const ROLES: &[(Role, &[&str])] = &[
     (
         Role::Lock,
-        &[
-            "lock",
-            "locks",
-            "mutex",
-            "lck",
-            "locked",
-            "semaphore",
-            "distlock",
-        ],
+        &["lock", "locks", "mutex", "lck", "semaphore", "distlock"],
     ),
     (
         Role::Limit,
@@ -257,6 +249,17 @@ fn is_lock(word: &str) -> bool {
         "block", "clock", "unlock", "flock", "deadlock", "warlock", "padlock", "wedlock",
     ];
     word.ends_with("lock") && !OTHERS.iter().any(|other| word.ends_with(other))
+}
+
+/// Whether the name has the word `locked`: of a lock, or of an account.
+pub(crate) fn says_locked(pattern: &str) -> bool {
+    words(pattern).iter().any(|word| word == "locked")
+}
+
+/// Whether a part of a name is random, and not only a number.
+pub(crate) fn has_random_part(name: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(name);
+    text.split(is_separator).any(is_random)
 }
 
 /// Whether the pattern's name says this role.

@@ -45,6 +45,13 @@ impl Progress {
         self.stopped.load(Ordering::Relaxed)
     }
 
+    /// Returns when it is to end, a twentieth of a second late at most.
+    pub(crate) async fn stopped(&self) {
+        while !self.is_stopped() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
     pub(crate) fn step(&self, what: &'static str, done: u64, of: u64) {
         if let Some(watch) = &self.watch {
             watch(Step { what, done, of });

@@ -63,8 +63,10 @@ pub struct Server {
 pub struct StageReport {
     /// Which.
     pub stage: Stage,
-    /// Whether it ran.
+    /// Whether it ran: a server answered what it begins with.
     pub ran: bool,
+    /// Whether it was asked for. What a file cannot show never is.
+    pub asked: bool,
     /// What it saw, or would see.
     pub note: String,
     /// How long it worked; waiting for the second look is not in it.
@@ -116,6 +118,7 @@ impl StageReport {
         Self {
             stage,
             ran,
+            asked: true,
             note: String::new(),
             took: Duration::ZERO,
             commands: 0,
@@ -153,6 +156,12 @@ impl Report {
     /// Whether a sure finding is at least this bad.
     pub fn fails(&self, from: Severity) -> bool {
         self.sure().any(|finding| finding.severity >= from)
+    }
+
+    /// Whether all that was asked for was looked at: all stages ran, and all servers were asked to the end. Otherwise what is not
+    /// in the report may be there all the same.
+    pub fn is_complete(&self) -> bool {
+        !self.partial && self.stages.iter().all(|stage| stage.ran || !stage.asked)
     }
 
     /// Hides the names of keys, streams and channels.

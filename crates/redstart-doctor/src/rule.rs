@@ -133,7 +133,8 @@ impl Findings<'_> {
 /// The confidence of a general finding about keys that may be a library's.
 const DOUBTFUL: f64 = 0.65;
 
-/// Keys whose names are those of a library may be part of its protocol: general findings about them are not sure.
+/// Keys whose names are those of a library may be part of its protocol, and so may keys of a database whose contents were not
+/// looked at: general findings about them are not sure.
 fn doubt(facts: &Observations, list: &mut [Finding]) {
     for finding in list.iter_mut().filter(|finding| finding.names_keys) {
         let general = crate::rules::rule(&finding.rule)
@@ -141,6 +142,10 @@ fn doubt(facts: &Observations, list: &mut [Finding]) {
         if general && let Some(library) = facts.suspect(&finding.subject) {
             finding.confidence = finding.confidence.min(DOUBTFUL);
             finding.evidence += &format!("; the names are like those of {library}");
+        } else if general && facts.is_elsewhere(&finding.subject) {
+            finding.confidence = finding.confidence.min(DOUBTFUL);
+            finding.evidence +=
+                "; it is in a database that was not sampled, so whose keys these are is not known";
         }
     }
 }

@@ -28,6 +28,8 @@ mod counter_drained;
 mod counter_without_ttl;
 mod crossslot_errors;
 mod dangerous_commands_open;
+#[cfg(test)]
+mod deployment;
 mod eviction_with_durable_data;
 mod flush_command;
 mod hot_key;

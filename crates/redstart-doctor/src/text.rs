@@ -5,8 +5,17 @@ use std::fmt::Write as _;
 /// The longest name that a report shows.
 const LONGEST: usize = 120;
 
-/// A name without bytes that could move a cursor, change a colour, break a line or turn text around.
+/// A name without bytes that could move a cursor, change a colour, break a line or turn text around, as far as a report shows it.
 pub(crate) fn printable(bytes: &[u8]) -> String {
+    let mut out = clean(bytes, LONGEST);
+    if out.chars().count() > LONGEST {
+        out = out.chars().take(LONGEST - 1).chain(['…']).collect();
+    }
+    out
+}
+
+/// A text without such bytes, and a little more of it than this.
+pub(crate) fn clean(bytes: &[u8], most: usize) -> String {
     let mut out = String::new();
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -25,12 +34,9 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
         for byte in chunk.invalid() {
             let _ = write!(out, "\\x{byte:02x}");
         }
-        if out.len() > LONGEST {
+        if out.len() > most {
             break;
         }
-    }
-    if out.chars().count() > LONGEST {
-        out = out.chars().take(LONGEST - 1).chain(['…']).collect();
     }
     out
 }

@@ -28,6 +28,8 @@ const CLIENTS: usize = 50_000;
 const BODIES: usize = 20_000;
 const CHANNELS: usize = 10_000;
 const NAMESPACES: usize = 1000;
+/// Of a longer name only the beginning is kept, with a hash of the whole.
+const LONG: usize = 256;
 
 /// What was seen of a channel.
 #[derive(Clone, Debug, Default)]
@@ -92,6 +94,8 @@ pub(crate) struct Trace {
     pub(crate) settings: Settings,
     /// Namespaces in which Redstart's scripts run.
     pub(crate) redstart: HashSet<String>,
+    /// Beginnings of the names of keys that hold sessions of Express.
+    pub(crate) sessions: HashSet<Vec<u8>>,
     clients: HashMap<String, Client>,
     sequence: u64,
 }
@@ -154,7 +158,22 @@ impl Trace {
             if line.cut && at + 1 == line.words.len() {
                 continue;
             }
+            if matches!(action, Action::Set { .. }) {
+                self.session(line, at);
+            }
             self.key(line, at, &action, client);
+        }
+    }
+
+    /// Notes where sessions of Express are kept: connect-redis writes them as JSON that begins with the cookie.
+    fn session(&mut self, line: &Line<'_>, at: usize) {
+        let mut values = line.words[at + 1..].iter().take(2);
+        let name = &line.words[at];
+        if values.any(|value| value.starts_with(b"{\"cookie\":"))
+            && self.sessions.len() < NAMESPACES
+            && let Some(end) = name.iter().rposition(|byte| *byte == b':')
+        {
+            self.sessions.insert(name[..=end.min(LONG)].to_vec());
         }
     }
 
@@ -173,16 +192,17 @@ impl Trace {
     /// Who sent it, and whether it is part of a transaction.
     fn client(&mut self, line: &Line<'_>, name: &str) -> Option<Who> {
         let count = self.clients.len();
-        if count >= CLIENTS && !self.clients.contains_key(&*line.client) {
+        let own = match line.client.len() {
+            0..=LONG => line.client.to_string(),
+            _ => format!("{:016x}", fingerprint(line.client.as_bytes())),
+        };
+        if count >= CLIENTS && !self.clients.contains_key(&own) {
             return None;
         }
-        let state = self
-            .clients
-            .entry(line.client.to_string())
-            .or_insert_with(|| Client {
-                id: count as u32,
-                ..Client::default()
-            });
+        let state = self.clients.entry(own).or_insert_with(|| Client {
+            id: count as u32,
+            ..Client::default()
+        });
         state.transacts |= matches!(name, "MULTI" | "WATCH");
         match name {
             "MULTI" => state.multi = true,
@@ -208,7 +228,7 @@ impl Trace {
         let words = &line.words;
         match name {
             "PUBLISH" | "SPUBLISH" if words.len() > 1 && self.channels.len() < CHANNELS => {
-                let channel = self.channels.entry(words[1].clone()).or_default();
+                let channel = self.channels.entry(short(&words[1])).or_default();
                 channel.published += 1;
                 channel.by_scripts += u64::from(script);
             }
@@ -217,7 +237,7 @@ impl Trace {
             "SUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "SUNSUBSCRIBE" => {
                 for word in &words[1..] {
                     if self.channels.len() < CHANNELS {
-                        self.channels.entry(word.clone()).or_default().subscribed = true;
+                        self.channels.entry(short(word)).or_default().subscribed = true;
                     }
                 }
             }
@@ -249,7 +269,7 @@ impl Trace {
         let Some(word) = line.words.get(at) else {
             return;
         };
-        let name = (line.db, word.clone());
+        let name = (line.db, short(word));
         if who.id != u32::MAX {
             self.keyed += 1;
             *self.slots.entry(slot(word)).or_default() += 1;
@@ -267,26 +287,49 @@ impl Trace {
 
     /// Sums of the counters per key pattern, with the number of keys.
     pub(crate) fn patterns(&self) -> Vec<(String, Vec<NamedTrace<'_>>)> {
-        let named: Vec<(String, &[u8], &KeyTrace)> = self
+        let named: Vec<(String, NamedTrace<'_>)> = self
             .keys
             .iter()
-            .map(|((_, name), key)| (pattern::generalise(name), name.as_slice(), key))
+            .map(|((db, name), trace)| {
+                let key = NamedTrace {
+                    db: *db,
+                    name,
+                    trace,
+                };
+                (pattern::generalise(name), key)
+            })
             .collect();
         let mut distinct: Vec<String> = named.iter().map(|(pattern, ..)| pattern.clone()).collect();
         distinct.sort_unstable();
         distinct.dedup();
         let merged = pattern::merge(&distinct);
-        let mut groups: BTreeMap<String, Vec<(&[u8], &KeyTrace)>> = BTreeMap::new();
-        for (pattern, name, key) in named {
+        let mut groups: BTreeMap<String, Vec<NamedTrace<'_>>> = BTreeMap::new();
+        for (pattern, key) in named {
             let pattern = merged.get(&pattern).cloned().unwrap_or(pattern);
-            groups.entry(pattern).or_default().push((name, key));
+            groups.entry(pattern).or_default().push(key);
         }
         groups.into_iter().collect()
     }
 }
 
-/// A key's name and its history.
-type NamedTrace<'a> = (&'a [u8], &'a KeyTrace);
+/// A name of which no more is kept than a report shows. Two long names of the same beginning are told apart by a hash.
+fn short(name: &[u8]) -> Vec<u8> {
+    match name.len() {
+        0..=LONG => name.to_vec(),
+        _ => {
+            let hash = format!("{:016x}", fingerprint(name));
+            [&name[..LONG / 2], hash.as_bytes()].concat()
+        }
+    }
+}
+
+/// A key and its history.
+#[derive(Clone, Copy)]
+pub(crate) struct NamedTrace<'a> {
+    pub(crate) db: u32,
+    pub(crate) name: &'a [u8],
+    pub(crate) trace: &'a KeyTrace,
+}
 
 /// The sender of a command.
 #[derive(Clone, Copy)]
@@ -523,6 +566,35 @@ pub(crate) mod tests {
             );
         }
         assert_eq!(seen.scripts.interpolated(), 5);
+    }
+
+    #[test]
+    fn long_names_take_no_more_memory_than_short_ones() {
+        let mut seen = Trace::default();
+        let long = "x".repeat(3_800);
+        for i in 0..20_000 {
+            seen.feed(format!(r#"1.0 [0 a:1] "INCR" "url:{i}:{long}""#).as_bytes());
+            seen.feed(format!(r#"1.0 [0 a:1] "PUBLISH" "room:{i}:{long}" "m""#).as_bytes());
+        }
+        // Two of the same beginning are told apart.
+        seen.feed(format!(r#"1.0 [0 a:1] "INCR" "url:7:{long}y""#).as_bytes());
+        seen.feed(format!(r#"1.0 [0 a:1] "INCR" "url:7:{long}""#).as_bytes());
+        assert_eq!(seen.keys.len(), 20_001);
+        let increments: u64 = seen.keys.values().map(|key| key.ops.increments).sum();
+        assert_eq!(increments, 20_002);
+        let names = seen.keys.keys().map(|(_, name)| name.len());
+        let channels = seen.channels.keys().map(Vec::len);
+        let bytes: usize = names.chain(channels).sum();
+        assert!(bytes < 32 << 20, "{bytes}");
+        // A log may name its clients as it likes.
+        let mut seen = Trace::default();
+        for i in 0..5_000 {
+            let line = format!(r#"{{"time":1.5,"client":"{i}{long}","command":["GET","k"]}}"#);
+            seen.feed(line.as_bytes());
+        }
+        assert_eq!(seen.clients.len(), 5_000);
+        let bytes: usize = seen.clients.keys().map(String::len).sum();
+        assert!(bytes < 4 << 20, "{bytes}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use tokio::{
 
 use crate::{
     cost::Cost,
+    progress::Progress,
     target::{Access, Address},
     tls,
 };
@@ -46,6 +47,8 @@ pub(crate) enum Trouble {
     TimedOut,
     /// The connection is gone.
     Lost(String),
+    /// It was not asked: the examination was ended, or this part of it has had its time.
+    Ended,
 }
 
 impl std::fmt::Display for Trouble {
@@ -54,6 +57,7 @@ impl std::fmt::Display for Trouble {
             Self::Refused(why) => write!(f, "refused: {why}"),
             Self::TimedOut => f.write_str("no answer in time"),
             Self::Lost(why) => write!(f, "connection lost: {why}"),
+            Self::Ended => f.write_str("not asked any more: it was ended, or its time was over"),
         }
     }
 }
@@ -172,6 +176,9 @@ pub(crate) struct Wire {
     patience: Duration,
     pub(crate) cost: Cost,
     broken: bool,
+    /// Who may end the examination, and the end of the part that is under way.
+    pub(crate) progress: Progress,
+    pub(crate) until: Option<Instant>,
     /// Commands that may not be used here, and what the server said.
     pub(crate) refused: BTreeMap<String, String>,
 }
@@ -207,6 +214,8 @@ impl Wire {
             patience,
             cost: Cost::default(),
             broken: false,
+            progress: Progress::default(),
+            until: None,
             refused: BTreeMap::new(),
         };
         if let Some(password) = &access.password {
@@ -215,7 +224,7 @@ impl Wire {
                 Some(user) => words!["AUTH", user, password],
                 None => words!["AUTH", password],
             };
-            wire.call(login).await?;
+            wire.call(login).await.map_err(refused_login)?;
         }
         if access.db != 0 {
             wire.call(words!["SELECT", access.db.to_string()]).await?;
@@ -248,8 +257,15 @@ impl Wire {
             patience: Duration::from_secs(10),
             cost: Cost::default(),
             broken: false,
+            progress: Progress::default(),
+            until: None,
             refused: BTreeMap::new(),
         }
+    }
+
+    /// Whether no further command is sent: the examination was ended, or the part that is under way has had its time.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.progress.is_stopped() || self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// Whether the connection can still be used.
@@ -273,6 +289,9 @@ impl Wire {
     pub(crate) async fn batch(&mut self, commands: Vec<Words>) -> Answer<Vec<Answer>> {
         if self.broken {
             return Err(Trouble::Lost("it was closed before".to_owned()));
+        }
+        if self.is_ended() {
+            return Err(Trouble::Ended);
         }
         if let Some(words) = commands.iter().find(|words| !is_allowed(words)) {
             let name = words
@@ -381,10 +400,28 @@ async fn on_store(store: &Store, commands: &[Words]) -> Vec<Answer> {
             store
                 .query::<Value>(&cmd)
                 .await
-                .map_err(|error| Trouble::Refused(error.to_string())),
+                .map_err(|error| Trouble::Refused(without_words(&error.to_string()).to_owned())),
         );
     }
     answers
+}
+
+/// What a server says of a command that it does not know, without the words of the command: keys, or a password.
+fn without_words(text: &str) -> &str {
+    text.split(", with args beginning with")
+        .next()
+        .unwrap_or(text)
+}
+
+/// Whatever a server says of a login may repeat the password. The first word is the code of the error.
+fn refused_login(trouble: Trouble) -> Trouble {
+    match trouble {
+        Trouble::Refused(why) => {
+            let code = why.split(' ').next().unwrap_or_default();
+            Trouble::Refused(format!("{code} to the login"))
+        }
+        trouble => trouble,
+    }
 }
 
 /// Every command that the server carries out.
@@ -476,7 +513,11 @@ async fn nested(
         b'+' => Ok(Value::SimpleString(
             String::from_utf8_lossy(rest).into_owned(),
         )),
-        b'-' => Err(Trouble::Refused(crate::text::printable(rest))),
+        b'-' => {
+            let text = String::from_utf8_lossy(rest);
+            let text = without_words(&text);
+            Err(Trouble::Refused(crate::text::printable(text.as_bytes())))
+        }
         b':' => Ok(Value::Int(number().ok_or_else(broken)?)),
         b'$' => match number().ok_or_else(broken)? {
             -1 => Ok(Value::Nil),

@@ -18,14 +18,17 @@ use crate::{
     observation::{Group, KeyFact, Kind, Later, Shape},
     pattern,
     progress::Progress,
+    text,
     trace::command::fingerprint,
-    wire::{Answer, Trouble, Words, words},
+    wire::{Answer, KEPT, Trouble, Words, words},
 };
 
 /// Keys of one pattern that are looked at.
 const PER_PATTERN: usize = 24;
 /// Patterns; further ones are left out and noted.
 const PATTERNS: usize = 20_000;
+/// Bytes of names that are kept.
+const BYTES: usize = 32 << 20;
 /// Names that one SCAN step looks at. It is halved where a step takes long.
 const STEP: usize = 100;
 /// The pause between steps, in which the server serves others.
@@ -38,6 +41,8 @@ const PREFIX: &str = "127";
 const RECOGNISED: usize = 5000;
 /// Keys of live traffic that are looked at besides the sample.
 const TRAFFIC: usize = 400;
+/// Collections of so few elements are measured element by element.
+const FEW: u64 = 64;
 /// Elements are only read where they are small on average.
 const SMALL_ELEMENT: u64 = 4096;
 
@@ -48,6 +53,10 @@ pub(crate) struct Names {
     pub(crate) seen: u64,
     pub(crate) keys: u64,
     pub(crate) signs: Signs,
+    /// Of names that are kept.
+    bytes: usize,
+    /// Servers that answered SCAN.
+    pub(crate) answered: usize,
 }
 
 #[derive(Default)]
@@ -58,23 +67,41 @@ struct Sample {
 }
 
 impl Sample {
-    /// Every name has the same chance to be kept.
-    fn see(&mut self, node: usize, name: Vec<u8>) {
+    /// Every name has the same chance to be kept, while there is room. `false` if there is none.
+    fn see(&mut self, node: usize, name: Vec<u8>, bytes: &mut usize) -> bool {
         self.seen += 1;
-        if self.names.len() < PER_PATTERN {
-            self.names.push((node, name));
+        let place = if self.names.len() < PER_PATTERN {
+            None
         } else {
             let at = rand::random_range(0..self.seen) as usize;
-            if let Some(place) = self.names.get_mut(at) {
-                *place = (node, name);
+            match self.names.get_mut(at) {
+                Some(place) => Some(place),
+                None => return true,
             }
+        };
+        let before = place.as_ref().map_or(0, |(_, name)| name.len());
+        if *bytes - before + name.len() > BYTES {
+            return false;
         }
+        *bytes = *bytes - before + name.len();
+        match place {
+            Some(place) => *place = (node, name),
+            None => self.names.push((node, name)),
+        }
+        true
     }
 }
 
 impl Names {
     pub(crate) fn see(&mut self, node: usize, name: Vec<u8>, blinds: &mut Blinds) {
         self.seen += 1;
+        if name.len() >= KEPT {
+            blinds.note(
+                format!("names of {KEPT} bytes and more"),
+                "they were cut, and their keys were not looked at",
+            );
+            return;
+        }
         self.signs.see(&name);
         let pattern = pattern::generalise(&name);
         if self.patterns.len() >= PATTERNS && !self.patterns.contains_key(&pattern) {
@@ -84,7 +111,16 @@ impl Names {
             );
             return;
         }
-        self.patterns.entry(pattern).or_default().see(node, name);
+        let sample = self.patterns.entry(pattern).or_default();
+        if !sample.see(node, name, &mut self.bytes) {
+            blinds.note(
+                "keys with long names",
+                format!(
+                    "no more than {} of names were kept to look at their keys",
+                    text::bytes(BYTES as u64)
+                ),
+            );
+        }
     }
 
     /// Names that differ in one word only are one pattern.
@@ -170,6 +206,7 @@ async fn walk(
         u64::from(rand::random::<u32>())
     };
     let (mut seen, mut step) = (0, STEP);
+    let mut answered = false;
     loop {
         let begun = Instant::now();
         let answer = node
@@ -183,7 +220,10 @@ async fn walk(
             .await;
         let took = begun.elapsed();
         let (next, found) = match answer.map(scanned) {
-            Ok(Some(reply)) => reply,
+            Ok(Some(reply)) => {
+                names.answered += usize::from(!std::mem::replace(&mut answered, true));
+                reply
+            }
             Ok(None) => break,
             Err(trouble) => {
                 blinds.note(format!("SCAN on {}", node.address), trouble);
@@ -289,19 +329,18 @@ pub(crate) async fn look(
 pub(crate) async fn look_at_traffic(
     node: &mut Node,
     trace: &crate::trace::Trace,
+    db: u32,
     groups: &mut Vec<Group>,
     blinds: &mut Blinds,
 ) {
     let mut looked = 0;
-    for (pattern, keys_of) in trace.patterns() {
+    for (pattern, mut keys_of) in trace.patterns() {
+        // A key of that name here is another one.
+        keys_of.retain(|key| key.db == db);
         if looked >= TRAFFIC || groups.iter().any(|group| group.pattern == pattern) {
             continue;
         }
-        let names: Vec<&[u8]> = keys_of
-            .iter()
-            .map(|(name, _)| *name)
-            .take(BATCH / 4)
-            .collect();
+        let names: Vec<&[u8]> = keys_of.iter().map(|key| key.name).take(BATCH / 4).collect();
         looked += names.len();
         let mut by_kind: HashMap<Kind, Vec<KeyFact>> = HashMap::new();
         for fact in keys(node, &names, blinds).await {
@@ -335,7 +374,7 @@ async fn keys(node: &mut Node, names: &[&[u8]], blinds: &mut Blinds) -> Vec<KeyF
     };
     let mut facts = Vec::new();
     for (name, answers) in names.iter().zip(answers.chunks_exact(3)) {
-        let Some(kind) = text(&answers[1]).filter(|kind| kind != "none") else {
+        let Some(kind) = words_of(&answers[1]).filter(|kind| kind != "none") else {
             continue;
         };
         let Some(ttl) = integer(&answers[2]).filter(|ttl| *ttl != -2) else {
@@ -385,6 +424,10 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
             Kind::String => words!["GETRANGE", fact.name, "0", PREFIX],
             // MEMORY USAGE of a stream walks all consumers of all its groups; the collector of streams asks where it has none.
             Kind::Other | Kind::Stream => words!["EXISTS", fact.name],
+            // Of few elements one may be as large as all others together.
+            _ if fact.size <= FEW => {
+                words!["MEMORY", "USAGE", fact.name, "SAMPLES", FEW.to_string()]
+            }
             _ => words!["MEMORY", "USAGE", fact.name, "SAMPLES", "5"],
         })
         .collect();
@@ -423,8 +466,9 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
                 commands.push(words!["ZRANGE", fact.name, "0", "0", "WITHSCORES"]);
                 commands.push(words!["ZRANGE", fact.name, "-1", "-1", "WITHSCORES"]);
             }
-            Kind::Hash if small(fact) && fact.size <= 64 => {
-                commands.push(words!["HSCAN", fact.name, "0", "COUNT", "10"]);
+            Kind::Hash if small(fact) && fact.size <= FEW => {
+                // Without the values, which HSCAN would send too.
+                commands.push(words!["HKEYS", fact.name]);
             }
             _ => {}
         }
@@ -443,16 +487,11 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
                 let high = answers.next().and_then(score);
                 fact.scores = low.zip(high);
             }
-            Kind::Hash if small(fact) && fact.size <= 64 => {
-                if let Some(Ok(Value::Array(parts))) = answers.next() {
-                    let pairs: Vec<Vec<u8>> = parts
-                        .into_iter()
-                        .nth(1)
-                        .and_then(|pairs| redis::from_redis_value(pairs).ok())
-                        .unwrap_or_default();
-                    fact.fields = pairs
+            Kind::Hash if small(fact) && fact.size <= FEW => {
+                if let Some(Ok(reply)) = answers.next() {
+                    let fields: Vec<Vec<u8>> = redis::from_redis_value(reply).unwrap_or_default();
+                    fact.fields = fields
                         .iter()
-                        .step_by(2)
                         .take(32)
                         .map(|field| crate::text::printable(field))
                         .collect();
@@ -490,6 +529,9 @@ pub(crate) async fn look_again(
                         words!["PTTL", fact.name],
                         size_command(fact.kind, &fact.name),
                     ]);
+                    if is_number(fact) {
+                        commands.push(words!["GETRANGE", fact.name, "0", PREFIX]);
+                    }
                 }
                 if commands.is_empty() {
                     continue;
@@ -497,16 +539,27 @@ pub(crate) async fn look_again(
                 let Some(answers) = ask(node, commands, "second look", blinds).await else {
                     continue;
                 };
-                let mut answers = answers.chunks_exact(2);
+                let mut answers = answers.iter();
                 for fact in chunk.iter_mut().filter(|fact| own(fact)) {
-                    let Some([ttl, size]) = answers.next() else {
+                    let (Some(ttl), Some(size)) = (answers.next(), answers.next()) else {
                         break;
                     };
                     fact.later = later(ttl, size);
+                    if is_number(fact)
+                        && let Some(Ok(Value::BulkString(number))) = answers.next()
+                        && let Some(later) = &mut fact.later
+                    {
+                        later.changed = fingerprint(number) != fact.fingerprint;
+                    }
                 }
             }
         }
     }
+}
+
+/// Whether it may count something.
+fn is_number(fact: &KeyFact) -> bool {
+    fact.kind == Kind::String && fact.shape == Shape::Integer
 }
 
 /// What the second look says of a key. Without an answer nothing is known: it is not gone.
@@ -518,6 +571,7 @@ fn later(ttl: &Answer, size: &Answer) -> Option<Later> {
         size: integer(size)
             .and_then(|size| u64::try_from(size).ok())
             .unwrap_or(0),
+        changed: false,
     })
 }
 
@@ -579,7 +633,7 @@ pub(crate) fn integer(answer: &Answer) -> Option<i64> {
     }
 }
 
-pub(crate) fn text(answer: &Answer) -> Option<String> {
+pub(crate) fn words_of(answer: &Answer) -> Option<String> {
     redis::from_redis_value(answer.as_ref().ok()?.clone()).ok()
 }
 
@@ -716,6 +770,32 @@ mod tests {
             assert_eq!(is_loss(&Trouble::Refused(why.to_owned())), loss, "{why}");
         }
         assert!(is_loss(&Trouble::TimedOut));
+    }
+
+    #[test]
+    fn the_bytes_of_kept_names_are_bounded_and_cut_names_are_not_asked_for() {
+        let (mut names, mut blinds) = (Names::default(), Blinds::default());
+        let long = "x".repeat(3_500);
+        for i in 0..20_000 {
+            let letters = |n: usize| char::from(b'a' + (n % 26) as u8);
+            let word: String = [i, i / 26, i / 676, i / 17_576]
+                .map(letters)
+                .iter()
+                .collect();
+            let name = format!("{word}:{long}");
+            names.see(0, name.into_bytes(), &mut blinds);
+        }
+        // What the wire cut.
+        names.see(0, vec![b'y'; crate::wire::KEPT], &mut blinds);
+        assert_eq!(names.seen, 20_001);
+        let kept = names.patterns.values().flat_map(|sample| &sample.names);
+        let bytes: usize = kept.clone().map(|(_, name)| name.len()).sum();
+        assert!(bytes <= 32 << 20, "{bytes}");
+        assert!(kept.clone().count() > 5_000);
+        assert!(kept.clone().all(|(_, name)| name.len() < crate::wire::KEPT));
+        let notes = blinds.finish();
+        let told = |what: &str| notes.iter().any(|note| note.what.contains(what));
+        assert!(told("long names") && told("4096"), "{notes:#?}");
     }
 
     #[test]

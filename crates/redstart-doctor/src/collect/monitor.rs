@@ -31,8 +31,9 @@ use crate::{
 
 /// Lines that wait to be folded in.
 const QUEUE: usize = 64;
-/// Lines that are handed over together.
+/// Lines that are handed over together, and bytes of them.
 const CHUNK: usize = 256;
+const CHUNK_BYTES: usize = 128 << 10;
 /// How far behind a reader may be, in seconds.
 const LATE: f64 = 1.0;
 /// What the server may keep for us, in bytes, and how often it is asked.
@@ -50,10 +51,11 @@ pub(crate) async fn observe(
     progress: &Progress,
     cost: &mut Cost,
     blinds: &mut Blinds,
-) -> Option<Trace> {
+) -> Option<Observed> {
     let (send, mut receive) = mpsc::channel::<Vec<Vec<u8>>>(QUEUE);
     let mut readers = Vec::new();
     let mut guards = Vec::new();
+    let mut whole = true;
     for (index, node) in nodes.iter().enumerate().filter(|(_, node)| !node.replica) {
         let Some(address) = node.at.clone() else {
             blinds.note("MONITOR", "the embedded engine has no MONITOR");
@@ -80,7 +82,10 @@ pub(crate) async fn observe(
                     async move { reader.run(limit, &progress).await },
                 ));
             }
-            Err(trouble) => blinds.note(format!("MONITOR on {}", node.address), trouble),
+            Err(trouble) => {
+                whole = false;
+                blinds.note(format!("MONITOR on {}", node.address), trouble);
+            }
         }
     }
     drop(send);
@@ -125,7 +130,13 @@ pub(crate) async fn observe(
         }
     }
     channels(nodes, &mut trace).await;
-    Some(trace)
+    Some(Observed { trace, whole })
+}
+
+/// What was observed, and whether of all masters.
+pub(crate) struct Observed {
+    pub(crate) trace: Trace,
+    pub(crate) whole: bool,
 }
 
 /// A MONITOR connection, its id where the server tells it, and how far our clock is ahead of the server's.
@@ -187,7 +198,7 @@ struct Reader {
 impl Reader {
     async fn run(mut self, limit: Duration, progress: &Progress) -> End {
         let deadline = Instant::now() + limit;
-        let mut chunk = Vec::new();
+        let (mut chunk, mut held) = (Vec::new(), 0);
         let mut line = Vec::new();
         // When the last line ended, and what had come by then.
         let mut ended = (Instant::now(), self.monitor.bytes);
@@ -218,9 +229,14 @@ impl Reader {
                         self.end.early = Some(BEHIND.to_owned());
                         break;
                     }
+                    held += line.len();
                     chunk.push(std::mem::take(&mut line));
-                    if !self.hand_over(&mut chunk, CHUNK).await {
+                    let enough = if held >= CHUNK_BYTES { 1 } else { CHUNK };
+                    if !self.hand_over(&mut chunk, enough).await {
                         break;
+                    }
+                    if chunk.is_empty() {
+                        held = 0;
                     }
                 }
                 Ok(Ok(false)) => {
@@ -271,13 +287,13 @@ async fn channels(nodes: &mut [Node], trace: &mut Trace) {
         .collect();
     for name in names {
         let mut total = 0;
-        let mut known = false;
+        // A subscriber may be at any of them.
+        let mut known = !nodes.is_empty();
         for node in nodes.iter_mut() {
             for command in ["NUMSUB", "SHARDNUMSUB"] {
-                if let Ok(redis::Value::Array(pair)) =
-                    node.wire.call(words!["PUBSUB", command, name]).await
-                {
-                    known = true;
+                let answer = node.wire.call(words!["PUBSUB", command, name]).await;
+                known &= answer.is_ok() || command == "SHARDNUMSUB";
+                if let Ok(redis::Value::Array(pair)) = answer {
                     total += pair
                         .get(1)
                         .and_then(|n| redis::from_redis_value::<u64>(n.clone()).ok())

@@ -14,13 +14,15 @@ use crate::{
         AclFacts, ClientFacts, ClockFacts, CommandStat, LatencyEvent, NodeFacts, SlowEntry,
     },
     pattern,
-    text::printable,
+    text::{clean, printable},
     trace::command::{actions, is_whole},
     wire::{Answer, Trouble, words},
 };
 
 /// CLIENT LIST of more clients would take the server longer than a millisecond.
 const CLIENTS: u64 = 1000;
+/// What is kept of a line of INFO or CLIENT LIST.
+const LINE: usize = 4096;
 
 /// Everything about one server.
 pub(crate) async fn facts(node: &mut Node, blinds: &mut Blinds) -> NodeFacts {
@@ -79,7 +81,8 @@ pub(crate) async fn facts(node: &mut Node, blinds: &mut Blinds) -> NodeFacts {
                         "requirepass" if !pair[1].is_empty() => "set",
                         _ => &pair[1],
                     };
-                    facts.config.insert(pair[0].clone(), value.to_owned());
+                    let value = clean(value.as_bytes(), LINE);
+                    facts.config.insert(pair[0].clone(), value);
                 }
             }
             Err(trouble) => {
@@ -108,20 +111,30 @@ pub(crate) async fn facts(node: &mut Node, blinds: &mut Blinds) -> NodeFacts {
 /// The second look, for rates.
 pub(crate) async fn look_again(node: &mut Node, facts: &mut NodeFacts) {
     let mut later = NodeFacts::default();
-    for section in ["clients", "memory", "stats", "replication", "commandstats"] {
+    for section in [
+        "clients",
+        "memory",
+        "stats",
+        "replication",
+        "errorstats",
+        "commandstats",
+    ] {
         let text: Answer<String> = node.wire.get(words!["INFO", section]).await;
         match text {
             Ok(text) => info(&text, &mut later),
             Err(_) => return,
         }
     }
+    facts.later_errors = later.errors;
     facts.later = later.info;
     facts.later_commands = later.commands;
 }
 
 fn info(text: &str, facts: &mut NodeFacts) {
     for line in text.lines() {
-        let Some((name, value)) = line.trim_end().split_once(':') else {
+        // Whatever it says may be shown.
+        let line = clean(line.trim_end().as_bytes(), LINE);
+        let Some((name, value)) = line.split_once(':') else {
             continue;
         };
         if let Some(command) = name.strip_prefix("cmdstat_") {
@@ -177,7 +190,7 @@ fn slow(value: Value) -> Vec<SlowEntry> {
             if client == "redstart-doctor" {
                 return None;
             }
-            let command = String::from_utf8_lossy(words.first()?).to_ascii_uppercase();
+            let command = printable(words.first()?).to_ascii_uppercase();
             let key = actions(&command, &words, 0.0, false)
                 .first()
                 .map(|(at, _)| *at)
@@ -261,6 +274,7 @@ async fn clients(node: &mut Node, facts: &mut NodeFacts, blinds: &mut Blinds) {
 }
 
 fn client(line: &str) -> ClientFacts {
+    let line = clean(line.as_bytes(), LINE);
     let fields: BTreeMap<&str, &str> = line
         .split(' ')
         .filter_map(|pair| pair.split_once('='))
@@ -279,6 +293,7 @@ fn client(line: &str) -> ClientFacts {
             .map_or(address.clone(), |(host, _)| host.to_owned()),
         name: text("name"),
         idle: number("idle"),
+        age: number("age"),
         flags: text("flags"),
         command: text("cmd"),
         subscriptions: number("sub") + number("psub") + number("ssub"),
@@ -324,5 +339,26 @@ async fn pubsub(node: &mut Node, facts: &mut NodeFacts, blinds: &mut Blinds) {
             Ok(count) => facts.patterns = Some(count),
             Err(trouble) => blinds.note(format!("PUBSUB on {}", node.address), trouble),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_of_itself_cannot_colour_the_terminal() {
+        let mut facts = NodeFacts::default();
+        let text = "maxmemory_policy:all\x1b[31mkeys\r\nredis_version:7.0\r\n";
+        info(text, &mut facts);
+        let policy = facts.policy().unwrap_or_default();
+        assert!(
+            policy.contains("keys") && !policy.contains('\x1b'),
+            "{policy:?}"
+        );
+        assert_eq!(facts.info["redis_version"], "7.0");
+        let seen = client("id=3 addr=10.0.0.1\x1b]0;x\x07:50 name=a idle=7 age=9 flags=N");
+        assert!(!seen.host.chars().any(char::is_control), "{seen:?}");
+        assert_eq!((seen.idle, seen.age), (7, 9));
     }
 }

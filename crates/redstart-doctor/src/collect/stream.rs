@@ -304,12 +304,21 @@ async fn pending(
             ids.push(id);
         }
     }
-    for id in ids.into_iter().filter(|_| small) {
-        match node
-            .wire
-            .call(words!["XRANGE", name, id, id, "COUNT", "1"])
-            .await
-        {
+    if !small || ids.is_empty() {
+        return;
+    }
+    let questions = ids
+        .iter()
+        .map(|id| words!["XRANGE", name, id, id, "COUNT", "1"]);
+    let answers = match node.wire.batch(questions.collect()).await {
+        Ok(answers) => answers,
+        Err(trouble) => {
+            blinds.note(format!("XRANGE on {}", node.address), trouble);
+            return;
+        }
+    };
+    for answer in answers {
+        match answer {
             Ok(Value::Array(found)) => group.vanished += u64::from(found.is_empty()),
             Ok(_) => {}
             Err(trouble) if trouble.is_about_the_key() => {}

@@ -205,7 +205,8 @@ pub(crate) struct Signs {
     /// `<prefix>:<queue>:` → which of BullMQ's parts were seen.
     bull: BTreeMap<Vec<u8>, u8>,
     kombu: Vec<Vec<u8>>,
-    sidekiq: u8,
+    /// By namespace, with its colon; empty without one.
+    sidekiq: BTreeMap<Vec<u8>, u8>,
     processes: Vec<Vec<u8>>,
     /// For each prefix that was seen, some names.
     prefixes: BTreeMap<usize, Vec<Vec<u8>>>,
@@ -234,6 +235,17 @@ const SIDEKIQ: &[(&[u8], u8)] = &[
     (b"stat:processed", 4),
     (b"stat:failed", 4),
 ];
+/// A list of jobs. Others have such names too.
+const LIST: u8 = 8;
+const SIDEKIQS: usize = 1000;
+
+/// Whether these are the signs of Sidekiq: two of its own, or one that only it has and a list.
+fn is_sidekiq(bits: u8) -> bool {
+    (bits & 7).count_ones() >= 2 || (bits & LIST != 0 && bits & 6 != 0)
+}
+
+/// What kombu puts between the name of a queue and a priority.
+const PRIORITY: &[u8] = b"\x06\x16";
 
 impl Signs {
     pub(crate) fn see(&mut self, name: &[u8]) {
@@ -252,14 +264,20 @@ impl Signs {
         {
             self.kombu.push(exchange.to_vec());
         }
-        if name == b"unacked" || name == b"unacked_index" {
-            self.kombu.push(Vec::new());
+        if let Some(at) = name
+            .windows(PRIORITY.len())
+            .position(|part| part == PRIORITY)
+        {
+            self.kombu_of(&name[..at]);
+        }
+        if [&b"unacked"[..], b"unacked_index", b"unacked_mutex"].contains(&name) {
+            self.kombu_of(b"");
         }
         for (own, bit) in SIDEKIQ {
-            if name == *own {
-                self.sidekiq |= bit;
-            }
+            self.sidekiq_of(name.strip_suffix(*own), *bit);
         }
+        let list = name.windows(6).position(|part| part == b"queue:");
+        self.sidekiq_of(list.map(|at| &name[..at]), LIST);
         if let Some(process) = name.strip_suffix(b":work")
             && self.processes.len() < 100
         {
@@ -277,6 +295,30 @@ impl Signs {
             let patterns = self.redstart.entry(own.namespace.to_owned()).or_default();
             keep(patterns.entry(own.pattern.to_owned()).or_default(), name);
         }
+    }
+
+    fn kombu_of(&mut self, queue: &[u8]) {
+        if self.kombu.len() < 1000 && !self.kombu.iter().any(|known| known == queue) {
+            self.kombu.push(queue.to_vec());
+        }
+    }
+
+    /// Notes a sign of Sidekiq behind a namespace.
+    fn sidekiq_of(&mut self, namespace: Option<&[u8]>, bit: u8) {
+        let Some(namespace) = namespace.filter(|own| own.is_empty() || own.ends_with(b":")) else {
+            return;
+        };
+        if let Some(bits) = self.sidekiq.get_mut(namespace) {
+            *bits |= bit;
+        } else if self.sidekiq.len() < SIDEKIQS {
+            self.sidekiq.insert(namespace.to_vec(), bit);
+        }
+    }
+
+    fn sidekiqs(&self) -> impl Iterator<Item = &Vec<u8>> {
+        let all = self.sidekiq.iter();
+        all.filter(|(_, bits)| is_sidekiq(**bits))
+            .map(|(namespace, _)| namespace)
     }
 
     /// Queues whose names are those of BullMQ: `meta` and one part that only BullMQ has, or `id` and a state.
@@ -305,8 +347,9 @@ impl Signs {
         {
             hints.push([b"_kombu.binding.", exchange.as_slice()].concat());
         }
-        if self.sidekiq.count_ones() >= 2 {
-            hints.extend(SIDEKIQ.iter().map(|(name, _)| name.to_vec()));
+        for namespace in self.sidekiqs().take(QUEUES) {
+            let names = SIDEKIQ.iter().map(|(name, _)| *name);
+            hints.extend(names.map(|name| [namespace.as_slice(), name].concat()));
         }
         hints.extend(self.prefixes.values().flatten().cloned());
         let redstart = self.redstart.values().flat_map(BTreeMap::values);
@@ -323,8 +366,8 @@ impl Signs {
         if !self.kombu.is_empty() {
             self.celery(&mut libraries);
         }
-        if self.sidekiq.count_ones() >= 2 {
-            self.sidekiq(&mut libraries);
+        for namespace in self.sidekiqs().take(QUEUES) {
+            self.sidekiq(namespace, &mut libraries);
         }
         for i in self.prefixes.keys() {
             let (prefix, name) = PREFIXES[*i];
@@ -363,7 +406,8 @@ impl Signs {
         }
     }
 
-    fn sidekiq(&self, libraries: &mut Vec<Library>) {
+    fn sidekiq(&self, namespace: &[u8], libraries: &mut Vec<Library>) {
+        let own = |name: &str| [namespace, name.as_bytes()].concat();
         for name in [
             "queues",
             "processes",
@@ -373,10 +417,10 @@ impl Signs {
             "cron_jobs",
             "limiters",
         ] {
-            add(libraries, "Sidekiq", Owns::Name(name.into()));
+            add(libraries, "Sidekiq", Owns::Name(own(name)));
         }
         for prefix in ["queue:", "stat:", "queue:sq|", "j|", "uniquejobs:"] {
-            add(libraries, "Sidekiq", Owns::Prefix(prefix.into()));
+            add(libraries, "Sidekiq", Owns::Prefix(own(prefix)));
         }
         for process in &self.processes {
             add(libraries, "Sidekiq", Owns::Prefix(process.clone()));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Report;
 use crate::{
-    finding::Severity,
+    finding::{SURE, Severity},
     rules::{RULES, rule},
 };
 
@@ -37,7 +37,7 @@ pub(super) fn render(report: &Report) -> String {
             json!({
                 "ruleId": finding.rule,
                 "ruleIndex": index,
-                "level": level(finding.severity),
+                "level": if finding.confidence >= SURE { level(finding.severity) } else { "note" },
                 "rank": finding.confidence * 100.0,
                 "message": { "text": format!("{}: {}. {}", rule(&finding.rule).map_or("", |rule| rule.title), finding.evidence, finding.fix) },
                 "locations": [{
@@ -46,6 +46,19 @@ pub(super) fn render(report: &Report) -> String {
                 "partialFingerprints": { "ruleAndSubject/v1": format!("{}:{}", finding.rule, finding.subject) },
             })
         })
+        .collect();
+    let missing = report
+        .stages
+        .iter()
+        .filter(|stage| stage.asked && !stage.ran)
+        .map(|stage| format!("stage {} {}", stage.stage.name(), stage.note));
+    let blinds = report
+        .blinds
+        .iter()
+        .map(|blind| format!("not seen: {}: {}", blind.what, blind.why));
+    let notifications: Vec<Value> = missing
+        .chain(blinds)
+        .map(|text| json!({ "level": "warning", "message": { "text": text } }))
         .collect();
     let log = json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -57,7 +70,10 @@ pub(super) fn render(report: &Report) -> String {
                 "rules": rules,
             }},
             "results": results,
-            "invocations": [{ "executionSuccessful": !report.interrupted }],
+            "invocations": [{
+                "executionSuccessful": report.is_complete(),
+                "toolExecutionNotifications": notifications,
+            }],
         }],
     });
     // Values made by `json!` can always be written.

@@ -32,7 +32,8 @@ pub(super) const RULE: Rule = Rule {
 fn check(facts: &Observations, out: &mut Findings<'_>) {
     for seen in facts.own_sequences() {
         let ops = &seen.ops;
-        if ops.duplicate_fill >= 2 {
+        // Who writes the same value again and again, also while it is there, reports a state.
+        if ops.duplicate_fill >= 2 && ops.duplicate_fill > ops.refreshed {
             let confidence = if ops.duplicate_fill >= 4 || ops.waiting >= 5 {
                 0.92
             } else {
@@ -54,6 +55,7 @@ mod tests {
             .rounds(
                 3,
                 &[
+                    "d DEL front",
                     "a GET front",
                     "b GET front",
                     "c GET front",

@@ -2,7 +2,8 @@
 //!
 //! After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other
 //! order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule
-//! looks for repeated SETs of one key that no reader had asked for since the last one.
+//! looks for repeated SETs of one key that no reader had asked for since the last one, where the name is that of a cache or
+//! a reader had filled it with a TTL.
 
 use crate::pattern::Role;
 use crate::{
@@ -18,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Observed,
     severity: Severity::Medium,
-    about: "After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule looks for repeated SETs of one key that no reader had asked for since the last one.",
+    about: "After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule looks for repeated SETs of one key that no reader had asked for since the last one, where the name is that of a cache or a reader had filled it with a TTL.",
     timeline: &[
         "writer 1 commits price 10",
         "writer 2 commits price 12",
@@ -36,13 +37,15 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     for seen in facts.own_sequences() {
         let ops = &seen.ops;
         let counters = ops.sets_integer * 2 > ops.sets;
-        if ops.blind_sets >= 3
-            && ops.deletes == 0
-            && ops.gets >= 3
-            && !counters
-            && seen.is(Role::Cache)
-        {
-            out.add(Subject::keys(&seen.pattern), 0.75, format!("{} writes over a value that nobody had read since it was written, {} reads, no deletion", ops.blind_sets, ops.gets));
+        // A reader that finds nothing and writes with a TTL fills a cache, whatever its name is.
+        let filled = ops.fills > 0 && ops.sets_without_ttl == 0;
+        let confidence = match (seen.is(Role::Cache), filled && ops.overwritten >= 3) {
+            (true, _) => 0.75,
+            (false, true) => 0.72,
+            (false, false) => continue,
+        };
+        if ops.blind_sets >= 3 && ops.deletes == 0 && ops.gets >= 3 && !counters {
+            out.add(Subject::keys(&seen.pattern), confidence, format!("{} writes over a value that nobody had read since it was written, {} reads, no deletion", ops.blind_sets, ops.gets));
         }
     }
 }

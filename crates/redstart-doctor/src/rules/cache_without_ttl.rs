@@ -55,8 +55,8 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             (true, _) if share >= 0.3 => 0.85,
             (true, _) => 0.75,
             (false, true) => 0.7,
-            // Most keys expire and some do not: the writer forgot it in one place.
-            (false, false) if (0.05..0.5).contains(&share) && group.facts.len() >= 10 => 0.72,
+            // Most keys expire and some do not: the writer forgot it in one place, or some are meant to stay.
+            (false, false) if (0.05..0.5).contains(&share) && group.facts.len() >= 10 => 0.6,
             _ => continue,
         };
         let (percent, seen) = (text::percent(share), text::count(group.seen));

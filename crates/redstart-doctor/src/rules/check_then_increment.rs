@@ -1,7 +1,7 @@
 //! A counter is read, compared and then incremented.
 //!
 //! GET, compare in the program, INCR: two callers read the same number and both pass. The sequence by one
-//! connection makes it possible; a write of another connection between the two proves that it happened.
+//! connection makes it possible; a write of another connection between the two, several times, proves that it happened.
 
 use crate::pattern::{self, Role};
 use crate::{
@@ -39,10 +39,18 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             || pattern::words(&seen.pattern)
                 .iter()
                 .any(|word| word == "rate");
+        let sure = |races: u64, confidence: f64| match seen.reads_before_it_writes(
+            ops.get_incr + ops.overlaps,
+            ops.increments,
+            races,
+        ) {
+            true => confidence,
+            false => 0.65,
+        };
         if ops.race_incr > 0 {
-            out.add(Subject::keys(&seen.pattern), 0.96, format!("proven: {} of {} increments followed a read that another connection's write had made old", ops.race_incr, ops.get_incr));
+            out.add(Subject::keys(&seen.pattern), sure(ops.race_incr, 0.96), format!("proven: {} of {} increments followed a read that another connection's write had made old", ops.race_incr, ops.get_incr));
         } else if ops.overlaps > 0 && ops.increments > 0 {
-            out.add(Subject::keys(&seen.pattern), if ops.overlaps > 1 { 0.9 } else { 0.8 }, format!("{} times two reads were followed by two increments on one connection: tasks that share it overlapped", ops.overlaps));
+            out.add(Subject::keys(&seen.pattern), sure(ops.overlaps, 0.9), format!("{} times two reads were followed by two increments on one connection: tasks that share it overlapped", ops.overlaps));
         } else if ops.crossed >= 3
             && limits
             && ops.gets * 10 >= ops.increments * 8
@@ -63,12 +71,15 @@ mod tests {
     #[test]
     fn it_is_found() {
         World::new()
-            .traffic(&[
-                "a GET rate:7",
-                "b GET rate:7",
-                "a INCR rate:7",
-                "b INCR rate:7",
-            ])
+            .rounds(
+                3,
+                &[
+                    "a GET rate:7",
+                    "b GET rate:7",
+                    "a INCR rate:7",
+                    "b INCR rate:7",
+                ],
+            )
             .must_show(RULE.id);
     }
 

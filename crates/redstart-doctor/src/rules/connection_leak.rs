@@ -38,11 +38,17 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             .or_else(|| node.setting("maxclients")?.parse().ok())
             .unwrap_or(10_000)
             .max(1);
-        if refused > 0 {
+        let later = node.later.get("rejected_connections");
+        let later: Option<u64> = later.and_then(|text| text.parse().ok());
+        let received = node.number("total_connections_received").unwrap_or(0);
+        // What happened once in the life of a server says nothing about now.
+        let goes_on =
+            later.is_some_and(|later| later > refused) || refused * 100 >= received + refused;
+        if refused > 0 && (goes_on || connected * 10 < most * 8) {
             out.add_as(
                 Severity::High,
                 Subject::setting("maxclients"),
-                0.92,
+                if goes_on { 0.92 } else { 0.6 },
                 format!(
                     "{refused} connections were refused; {connected} of {most} are open ({})",
                     node.address

@@ -1,7 +1,8 @@
 //! A limiter or attempt counter never expires.
 //!
 //! A counter that limits something must start again. Without TTL it only rises, and its user is refused forever
-//! once it has passed the limit. The rule looks at integers named as limits, quotas or attempts.
+//! once it has passed the limit. The rule looks at integers named as limits, quotas or attempts. One that is
+//! only called a limit or a quota may be a setting: it must have been counted, in live traffic or between the looks.
 
 use crate::{
     finding::Severity,
@@ -9,7 +10,7 @@ use crate::{
     rule::{Family, Findings, Rule, Subject},
 };
 use crate::{
-    observation::{Kind, Shape},
+    observation::{KeyFact, Kind, Shape},
     pattern::{self, Role},
     text,
 };
@@ -21,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Sampled,
     severity: Severity::High,
-    about: "A counter that limits something must start again. Without TTL it only rises, and its user is refused for ever once it has passed the limit. The rule looks at integers named as limits, quotas or attempts.",
+    about: "A counter that limits something must start again. Without TTL it only rises, and its user is refused for ever once it has passed the limit. The rule looks at integers named as limits, quotas or attempts. One that is only called a limit or a quota may be a setting: it must have been counted, in live traffic or between the looks.",
     timeline: &[
         "INCR attempts:ann → 1; the process stops before EXPIRE",
         "a year of single mistakes later: INCR attempts:ann → 10",
@@ -51,13 +52,15 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             continue;
         }
         let all = group.facts.len();
-        // One configured limit is a setting; several counters of one pattern are counters.
+        // What a tenant or a card may use is a setting until somebody counts it.
         let counted = facts
             .sequence(&group.pattern)
-            .is_some_and(|seen| seen.ops.increments > 0);
+            .is_some_and(|seen| seen.ops.increments > 0)
+            || group.facts.iter().any(KeyFact::changed);
         let confidence = match (group.seen, counted) {
             (_, true) => 0.93,
             (0..2, false) => 0.6,
+            _ if is_setting(&group.pattern) => 0.6,
             _ => 0.85,
         };
         let percent = text::percent(share);
@@ -91,10 +94,27 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     }
 }
 
+/// Whether the name may be that of a configured number: only a limit, quota or rate, not attempts or a rate limit.
+fn is_setting(pattern: &str) -> bool {
+    const SETTINGS: &[&str] = &["limit", "limits", "quota", "rate", "ip"];
+    let words = pattern::words(pattern);
+    let counts = |rest: String| pattern::has_role(&rest, Role::Limit);
+    let rest = words
+        .iter()
+        .filter(|word| !SETTINGS.contains(&word.as_str()))
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(":");
+    let rate_limit = words
+        .windows(2)
+        .any(|pair| pair[0] == "rate" && pair[1].starts_with("limit"));
+    words.iter().any(|word| SETTINGS.contains(&word.as_str())) && !rate_limit && !counts(rest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::KeyFact;
+    use crate::observation::Later;
     use crate::rules::world::World;
     #[test]
     fn it_is_found() {
@@ -105,6 +125,44 @@ mod tests {
                 ..KeyFact::default()
             })
             .must_show(RULE.id);
+    }
+
+    #[test]
+    fn a_limit_is_a_counter_when_it_counts() {
+        let limits = |changed| {
+            move |_| KeyFact {
+                shape: Shape::Integer,
+                size: 2,
+                later: Some(Later {
+                    exists: true,
+                    size: 2,
+                    changed,
+                    ..Later::default()
+                }),
+                ..KeyFact::default()
+            }
+        };
+        World::new()
+            .keys("tenant:*:limit", Kind::String, limits(false))
+            .must_be_quiet();
+        World::new()
+            .keys("tenant:*:limit", Kind::String, limits(true))
+            .must_show(RULE.id);
+        World::new()
+            .keys("tenant:*:limit", Kind::String, limits(false))
+            .rounds(3, &["a INCR tenant:#:limit"])
+            .must_show(RULE.id);
+        for (name, setting) in [
+            ("tenant:*:quota", true),
+            ("card:*:limit", true),
+            ("rate:*", true),
+            ("rate:limit:*", false),
+            ("ratelimit:user:*", false),
+            ("login:attempts:limit:*", false),
+            ("api:throttle:*", false),
+        ] {
+            assert_eq!(is_setting(name), setting, "{name}");
+        }
     }
 
     #[test]

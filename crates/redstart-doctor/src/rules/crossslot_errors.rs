@@ -1,7 +1,7 @@
 //! Commands fail because their keys are in different slots.
 //!
 //! A Cluster refuses a command, transaction or script whose keys are in different slots. The server counts these
-//! refusals.
+//! refusals. The rule is sure if they go on, or are a share of all commands.
 
 use crate::{
     finding::Severity,
@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Operation,
     stage: Stage::Free,
     severity: Severity::High,
-    about: "A Cluster refuses a command, transaction or script whose keys are in different slots. The server counts these refusals.",
+    about: "A Cluster refuses a command, transaction or script whose keys are in different slots. The server counts these refusals. The rule is sure if they go on, or are a share of all commands.",
     timeline: &[
         "MGET user:1 user:2 on a Cluster",
         "CROSSSLOT Keys in request don't hash to the same slot",
@@ -34,7 +34,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         if refused > 0 {
             out.add(
                 Subject::setting("CROSSSLOT"),
-                0.9,
+                if node.errs("CROSSSLOT") { 0.9 } else { 0.6 },
                 format!(
                     "{refused} requests were refused since the server started ({})",
                     node.address

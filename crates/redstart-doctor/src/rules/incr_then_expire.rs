@@ -41,7 +41,8 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             .map_or(0.0, |group| group.permanent());
         match lost > 0.0 {
             true => out.add_as(Severity::High, Subject::keys(&seen.pattern), 0.95, format!("proven: {} of the keys looked at have lost their EXPIRE; {} counters got theirs in a second step", text::percent(lost), ops.incr_then_expire)),
-            false => out.add(Subject::keys(&seen.pattern), 0.8, format!("{} counters got their TTL in a second step outside a transaction", ops.incr_then_expire)),
+            // Where each increment brings the TTL along, the next one heals what a crash left.
+            false => out.add(Subject::keys(&seen.pattern), if ops.expires >= ops.increments || ops.expires_if_none > 0 { 0.5 } else { 0.8 }, format!("{} counters got their TTL in a second step outside a transaction", ops.incr_then_expire)),
         }
     }
 }
@@ -54,7 +55,7 @@ mod tests {
     #[test]
     fn it_is_found() {
         World::new()
-            .rounds(4, &["a INCR rate:#", "a EXPIRE rate:# 60"])
+            .rounds(4, &["a INCR rate:#", "a EXPIRE rate:# 60", "a INCR rate:#"])
             .must_show(RULE.id);
     }
 

@@ -35,9 +35,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         .own_sequences()
         .filter(|seen| seen.ops.get_delete > 0 && seen.ops.takes > 0)
     {
-        let confidence = if seen.is(Role::Lock) || seen.ops.own_get_delete >= 3 {
+        // A cache that is filled with NX, read and invalidated by one connection looks the same, but nobody waits for it.
+        let acts = seen.acts_as_lock();
+        let confidence = if seen.is(Role::Lock) || (acts && seen.ops.own_get_delete >= 3) {
             0.92
-        } else if seen.ops.own_get_delete > 0 {
+        } else if acts && seen.ops.own_get_delete > 0 {
             0.75
         } else {
             0.6

@@ -3,7 +3,7 @@
 //! DEL deletes whatever is there. A holder whose TTL has passed deletes the lock of its successor. The rule sees
 //! SET NX and later DEL of the key outside a script; a DEL by a former holder while another one holds the lock
 //! proves the damage. A key that others delete than those who set it may be a cache or an index: unless its name says
-//! that it is a lock, the rule is not sure of it.
+//! that it is a lock, the rule is sure only if others want it while it is held.
 
 use crate::pattern::Role;
 use crate::{
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Observed,
     severity: Severity::High,
-    about: "DEL deletes whatever is there. A holder whose TTL has passed deletes the lock of its successor. The rule sees SET NX and later DEL of the key outside a script; a DEL by a former holder while another one holds the lock proves the damage. A key that others delete than those who set it may be a cache or an index: unless its name says that it is a lock, the rule is not sure of it.",
+    about: "DEL deletes whatever is there. A holder whose TTL has passed deletes the lock of its successor. The rule sees SET NX and later DEL of the key outside a script; a DEL by a former holder while another one holds the lock proves the damage. A key that others delete than those who set it may be a cache or an index: unless its name says that it is a lock, the rule is sure only if others want it while it is held.",
     timeline: &[
         "A takes the lock for 10 s and works 12",
         "at 10 s: B takes it",
@@ -48,7 +48,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             let plain = ops.plain_release - ops.get_delete;
             let confidence = match (seen.is(Role::Lock), ops.own_release) {
                 (true, _) => 0.9,
-                (false, 3..) => 0.8,
+                (false, 3..) if seen.acts_as_lock() => 0.8,
                 _ => 0.6,
             };
             out.add(
@@ -136,7 +136,14 @@ mod tests {
     #[test]
     fn a_lock_without_the_name_of_one_is_known_by_who_deletes_it() {
         World::new()
-            .rounds(3, &["a SET report:7 t# NX PX 5000", "a DEL report:7"])
+            .rounds(
+                3,
+                &[
+                    "a SET report:7 t# NX PX 5000",
+                    "b SET report:7 u# NX PX 5000",
+                    "a DEL report:7",
+                ],
+            )
             .must_show(RULE.id);
         World::new()
             .rounds(
@@ -145,7 +152,25 @@ mod tests {
             )
             .must_show("lock-without-owner");
         World::new()
-            .rounds(3, &["a SETNX report:7 t#", "a DEL report:7"])
+            .rounds(
+                3,
+                &[
+                    "a SETNX report:7 t#",
+                    "b SETNX report:7 u#",
+                    "a DEL report:7",
+                ],
+            )
             .must_show("lock-without-ttl");
+        World::new()
+            .rounds(
+                3,
+                &[
+                    "a SET report:7 t# NX PX 5000",
+                    "b SET report:7 u# NX PX 5000",
+                    "a GET report:7",
+                    "a DEL report:7",
+                ],
+            )
+            .must_show("lock-get-then-del");
     }
 }

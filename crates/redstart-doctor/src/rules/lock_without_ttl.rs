@@ -1,8 +1,8 @@
 //! A lock without TTL.
 //!
 //! A lock without TTL outlives a holder that was killed; nobody can take it until an operator deletes it. The rule
-//! looks at small strings named as locks that have no TTL on both looks, and at SET NX without TTL on keys that are
-//! deleted by those who took them.
+//! looks at small strings named as locks that have no TTL on both looks, and at SET NX without TTL on keys that
+//! others want meanwhile and that are deleted by those who took them.
 
 use crate::{
     finding::Severity,
@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Sampled,
     severity: Severity::High,
-    about: "A lock without TTL outlives a holder that was killed; nobody can take it until an operator deletes it. The rule looks at small strings named as locks that have no TTL on both looks, and at SET NX without TTL on keys that are deleted by those who took them.",
+    about: "A lock without TTL outlives a holder that was killed; nobody can take it until an operator deletes it. The rule looks at small strings named as locks that have no TTL on both looks, and at SET NX without TTL on keys that others want meanwhile and that are deleted by those who took them.",
     timeline: &[
         "worker: SETNX lock:report 1",
         "worker is killed",
@@ -62,7 +62,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             && ops.take_then_expire == 0
             && (seen.is(Role::Lock) || released > 0)
         {
-            let confidence = match (seen.is(Role::Lock), seen.is_given_back()) {
+            let confidence = match (seen.is(Role::Lock), seen.acts_as_lock()) {
                 (true, _) => 0.93,
                 (false, true) => 0.8,
                 (false, false) => 0.6,

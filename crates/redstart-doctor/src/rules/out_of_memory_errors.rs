@@ -1,6 +1,7 @@
 //! Writes are refused because memory is full.
 //!
-//! At maxmemory a server with noeviction refuses writes with OOM. The server counts these refusals.
+//! At maxmemory a server with noeviction refuses writes with OOM. The server counts these refusals. The rule is
+//! sure if they go on, or are a share of all commands.
 
 use crate::{
     finding::Severity,
@@ -15,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Operation,
     stage: Stage::Free,
     severity: Severity::High,
-    about: "At maxmemory a server with noeviction refuses writes with OOM. The server counts these refusals.",
+    about: "At maxmemory a server with noeviction refuses writes with OOM. The server counts these refusals. The rule is sure if they go on, or are a share of all commands.",
     timeline: &[
         "used_memory reaches maxmemory",
         "SET … → OOM command not allowed",
@@ -33,7 +34,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         if refused > 0 {
             out.add(
                 Subject::setting("maxmemory"),
-                0.92,
+                if node.errs("OOM") { 0.92 } else { 0.6 },
                 format!(
                     "{refused} writes were refused since the server started ({})",
                     node.address

@@ -2,12 +2,12 @@
 //!
 //! BRPOP and LPOP remove the job before it is done. If the worker is killed, or the reply is lost, the job is gone.
 //! The rule looks for lists that are pushed to and popped from by different connections, without a processing list.
-//! Queues of recognised libraries are not reported.
+//! Queues of recognised libraries and lists for one answer are not reported.
 
-use crate::pattern::Role;
+use crate::pattern::{self, Role};
 use crate::{
     finding::Severity,
-    observation::{Observations, Stage},
+    observation::{Observations, Sequence, Stage},
     rule::{Family, Findings, Rule, Subject},
 };
 
@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Observed,
     severity: Severity::High,
-    about: "BRPOP and LPOP remove the job before it is done. If the worker is killed, or the reply is lost, the job is gone. The rule looks for lists that are pushed to and popped from by different connections, without a processing list. Queues of recognised libraries are not reported.",
+    about: "BRPOP and LPOP remove the job before it is done. If the worker is killed, or the reply is lost, the job is gone. The rule looks for lists that are pushed to and popped from by different connections, without a processing list. Queues of recognised libraries and lists for one answer are not reported.",
     timeline: &[
         "app: LPUSH jobs 42",
         "worker: BRPOP jobs → 42",
@@ -38,8 +38,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             continue;
         }
         let confidence = match (ops.blocking_pops > 0, ops.pushes > 0, seen.is(Role::Queue)) {
+            // A list for one answer or one wake-up, which nobody wants when its waiter has gone.
+            _ if is_reply(seen) => 0.5,
             (true, true, _) | (true, _, true) => 0.93,
-            (true, false, false) => 0.85,
+            // What comes was not seen: it may be a library's.
+            (true, false, false) => 0.65,
             (false, true, true) => 0.85,
             (false, true, false) if ops.pops >= 5 => 0.65,
             _ => 0.5,
@@ -68,6 +71,15 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             out.add(Subject::setting("BRPOP"), confidence, format!("{pops} calls of BRPOP or BLPOP since the server started, {waiting} clients waiting in one, and no call that moves a job to a processing list"));
         }
     }
+}
+
+/// Whether it is a list by which somebody waits for an answer: it expires, its name is random, or says so.
+fn is_reply(seen: &Sequence) -> bool {
+    const NAMES: &[&str] = &["reply", "replies", "response", "responses", "rpc", "signal"];
+    let named = pattern::words(&seen.pattern)
+        .iter()
+        .any(|word| NAMES.contains(&word.as_str()));
+    seen.ops.expires > 0 || seen.random || named
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::{
 };
 use crate::{
     observation::{Kind, Shape},
-    pattern::Role,
+    pattern::{self, Role},
     text,
 };
 
@@ -39,12 +39,22 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     {
         let numbers = group.shaped(&[Shape::Integer, Shape::Decimal, Shape::Marker]);
         if group.seen >= 20 && numbers >= 0.9 && group.facts.iter().all(|fact| fact.ttl.is_none()) {
-            let read = facts
-                .sequence(&group.pattern)
-                .is_some_and(|seen| seen.ops.gets > 20);
+            let seen = facts.sequence(&group.pattern).map(|seen| seen.ops);
+            let compared = seen.is_some_and(|ops| ops.together > 0);
+            let read = seen.is_some_and(|ops| ops.gets > 20);
+            let words = pattern::words(&group.pattern);
+            // Points may be a balance, which nobody compares with those of others.
+            let balance = !words
+                .iter()
+                .any(|word| word != "points" && pattern::has_role(word, Role::Score));
             out.add(
                 Subject::keys(&group.pattern),
-                if read { 0.85 } else { 0.78 },
+                match (compared, balance) {
+                    (true, _) => 0.85,
+                    (false, true) => 0.6,
+                    (false, false) if read => 0.85,
+                    (false, false) => 0.78,
+                },
                 format!(
                     "{} strings that each hold one number",
                     text::count(group.seen)
@@ -67,6 +77,20 @@ mod tests {
                 size: 3,
                 ..KeyFact::default()
             })
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn points_that_are_compared_are_scores() {
+        let keys: Vec<String> = (0..15).map(|i| format!("customer:{i}:points")).collect();
+        let line = format!("a MGET {}", keys.join(" "));
+        World::new()
+            .keys("customer:*:points", Kind::String, |_| KeyFact {
+                shape: Shape::Integer,
+                size: 3,
+                ..KeyFact::default()
+            })
+            .traffic(&[&line])
             .must_show(RULE.id);
     }
 

@@ -8,7 +8,11 @@ use crate::{
     observation::{Observations, Stage},
     rule::{Family, Findings, Rule, Subject},
 };
-use crate::{observation::Kind, pattern::Role, text};
+use crate::{
+    observation::{Kind, Shape},
+    pattern::Role,
+    text,
+};
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -37,9 +41,16 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         let share = group.permanent();
         // One key is a setting or an index; sessions are many.
         if share > 0.0 && group.seen >= 3 {
+            // Numbers are counts of sessions.
+            let holds = group.kind == Kind::Hash
+                || group.shaped(&[Shape::Json, Shape::Binary, Shape::Text, Shape::Token]) >= 0.5;
             out.add(
                 Subject::keys(&group.pattern),
-                if share >= 0.2 { 0.88 } else { 0.78 },
+                match share >= 0.2 {
+                    _ if !holds => 0.6,
+                    true => 0.88,
+                    false => 0.78,
+                },
                 format!(
                     "{} of {} sessions looked at have no TTL",
                     text::percent(share),
@@ -53,7 +64,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::{KeyFact, Shape};
+    use crate::observation::KeyFact;
     use crate::rules::world::World;
     #[test]
     fn it_is_found() {

@@ -1,7 +1,8 @@
 //! A dead consumer keeps messages.
 //!
 //! A consumer that has not asked for a long time still has pending messages. Nothing gives them to others unless
-//! somebody claims them.
+//! somebody claims them. Within an hour it may be at work still: the rule is sure if entries wait meanwhile, or if nobody is
+//! connected who was when it asked.
 
 use crate::text;
 use crate::{
@@ -24,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Free,
     severity: Severity::High,
-    about: "A consumer that has not asked for a long time still has pending messages. Nothing gives them to others unless somebody claims them.",
+    about: "A consumer that has not asked for a long time still has pending messages. Nothing gives them to others unless somebody claims them. Within an hour it may be at work still: the rule is sure if entries wait meanwhile, or if nobody is connected who was when it asked.",
     timeline: &[
         "consumer c1 takes 40 messages and is killed",
         "its replacement is called c2",
@@ -46,8 +47,12 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
                 .collect();
             let pending: u64 = dead.iter().map(|consumer| consumer.pending).sum();
             // A message that nobody has touched for so long was left behind, even if its consumer asks for others.
+            // A job may take its time, but then no work should wait, and its worker is connected.
+            let behind = group.lag.is_some_and(|lag| lag > 0);
+            let works = |idle: u64| idle < FORGOTTEN && !behind && !facts.has_left(idle);
             if pending == 0 && group.oldest_idle >= ABANDONED {
-                out.add(Subject::keys(format!("{} group {}", stream.name, group.name)), 0.78, format!("{} messages are pending, the oldest was delivered {} s ago and nobody has claimed it", text::count(group.pending), group.oldest_idle / 1000));
+                let confidence = if works(group.oldest_idle) { 0.65 } else { 0.78 };
+                out.add(Subject::keys(format!("{} group {}", stream.name, group.name)), confidence, format!("{} messages are pending, the oldest was delivered {} s ago and nobody has claimed it", text::count(group.pending), group.oldest_idle / 1000));
             }
             let idle = dead.iter().map(|consumer| consumer.idle).max().unwrap_or(0);
             if pending > 0 {
@@ -56,6 +61,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
                 let active = group.consumers.iter().any(|consumer| consumer.idle < DEAD);
                 let confidence = match idle {
                     _ if active && group.oldest_idle < FORGOTTEN => 0.65,
+                    _ if works(idle) => 0.65,
                     3_600_000.. => 0.93,
                     600_000.. => 0.85,
                     _ => 0.72,
@@ -130,6 +136,40 @@ mod tests {
         };
         world(1_200_000).must_be_quiet();
         world(7_200_000).must_show(RULE.id);
+    }
+
+    #[test]
+    fn a_worker_that_is_not_connected_any_more_is_dead() {
+        let world = |age| {
+            let client = crate::observation::ClientFacts {
+                age,
+                ..Default::default()
+            };
+            World::new()
+                .stream(StreamFacts {
+                    name: "orders".into(),
+                    length: 90,
+                    groups: vec![GroupFacts {
+                        name: "g".into(),
+                        pending: 7,
+                        lag: Some(0),
+                        oldest_idle: 1_800_000,
+                        consumers: vec![ConsumerFacts {
+                            pending: 7,
+                            idle: 1_800_000,
+                        }],
+                        ..GroupFacts::default()
+                    }],
+                    ..StreamFacts::default()
+                })
+                .node(|node| {
+                    node.clients_seen = true;
+                    node.clients.push(client);
+                })
+        };
+        world(86_400).must_be_quiet();
+        // All who are connected came later.
+        world(60).must_show(RULE.id);
     }
 
     #[test]

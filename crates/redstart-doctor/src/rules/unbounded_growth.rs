@@ -30,7 +30,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// Elements by which a collection must have grown between the looks where live traffic was not seen.
+/// Elements by which a collection must have grown between the looks.
 const STEADILY: u64 = 10;
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
@@ -62,12 +62,14 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             let later = fact.later.map_or(0, |later| later.size);
             // A collection in balance is one or two larger on every other look.
             let steadily = later.saturating_sub(fact.size) >= STEADILY;
+            // Records in a hash or a ranking become more because there are more of them.
+            let records = matches!(group.kind, Kind::Hash | Kind::SortedSet);
             let confidence = match (fact.size, seen.is_some(), removed) {
                 (_, _, true) => continue,
-                (10_000.., true, false) => 0.88,
-                (100_000.., false, false) if steadily => 0.75,
-                (100_000.., false, false) => 0.6,
-                (1_000.., true, false) => 0.75,
+                (10_000.., true, false) if steadily && !records => 0.88,
+                (100_000.., false, false) if steadily && !records => 0.75,
+                (1_000.., true, false) if steadily && !records => 0.75,
+                (1_000.., true, false) | (100_000.., false, false) => 0.6,
                 _ => continue,
             };
             out.add(Subject::keys(&group.pattern), confidence, format!("a {} without TTL had {} elements and {} more {:.0} s later; nothing was removed", group.kind.name(), text::count(fact.size), text::count(later - fact.size), facts.gap));
@@ -110,6 +112,7 @@ mod tests {
                         exists: true,
                         ttl: None,
                         size: 300_090,
+                        changed: false,
                     }),
                     ..KeyFact::default()
                 },
@@ -129,6 +132,7 @@ mod tests {
                         exists: true,
                         ttl: None,
                         size: 1_000,
+                        changed: false,
                     }),
                     ..KeyFact::default()
                 },
@@ -144,6 +148,7 @@ mod tests {
                 exists: true,
                 ttl: None,
                 size: 300_000 + by,
+                changed: false,
             }),
             ..KeyFact::default()
         }

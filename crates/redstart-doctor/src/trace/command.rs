@@ -4,6 +4,8 @@
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     Get,
+    /// Reads it together with many others.
+    Together,
     /// Reads it and gives it a new TTL.
     Renew {
         seconds: f64,
@@ -18,12 +20,16 @@ pub(crate) enum Action {
     Take {
         value: Option<u64>,
         ttl: Ttl,
+        /// The value says more than who took it.
+        data: bool,
     },
     Increment,
     /// Reads the counter and sets it to zero.
     Drain,
     Expire {
         seconds: f64,
+        /// Only if it has none.
+        if_none: bool,
     },
     Delete,
     /// Deletes it together with what it belongs to: the lease in `DEL product:7 product:7:lease`.
@@ -43,6 +49,10 @@ pub(crate) enum Action {
     Whole,
     SetAdd,
     SetRemove,
+    /// Asks how many members there are.
+    SetCount,
+    /// Asks which members there are.
+    SetUse,
     ZAdd {
         score: f64,
     },
@@ -81,6 +91,8 @@ impl Ttl {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Integer,
+    /// A time near that of the line, in whatever unit.
+    Time,
     Json,
     Other,
 }
@@ -93,14 +105,54 @@ pub(crate) fn fingerprint(value: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn form(value: &[u8]) -> Form {
+fn form(value: &[u8], now: f64) -> Form {
+    let text = std::str::from_utf8(value).unwrap_or_default();
     match value {
         [b'{' | b'[', ..] => Form::Json,
-        _ if std::str::from_utf8(value).is_ok_and(|text| text.parse::<i64>().is_ok()) => {
-            Form::Integer
-        }
+        _ if is_time(text, now) => Form::Time,
+        _ if text.parse::<i64>().is_ok() => Form::Integer,
         _ => Form::Other,
     }
+}
+
+/// A time further from that of the line is no time stamp, in seconds.
+const NEAR: f64 = 172_800.0;
+/// Where the time of the line is not known, it is less than this.
+const KNOWN: f64 = 1e9;
+
+/// Whether a value is about the time of the line: in seconds or parts of them since 1970, or as a date.
+fn is_time(text: &str, now: f64) -> bool {
+    if now < KNOWN {
+        return false;
+    }
+    let near = |seconds: f64| (seconds - now).abs() < NEAR;
+    if let Ok(number) = text.parse::<f64>() {
+        return [1.0, 1e3, 1e6, 1e9].iter().any(|unit| near(number / unit));
+    }
+    if text.len() > 40 || !text.starts_with(|c: char| c.is_ascii_digit()) {
+        return false;
+    }
+    let zoned = text.parse::<jiff::Timestamp>().ok();
+    let civil = || {
+        let date: jiff::civil::DateTime = text.parse().ok()?;
+        Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+    };
+    zoned
+        .or_else(civil)
+        .is_some_and(|time| near(time.as_second() as f64))
+}
+
+/// Longer values, and numbers below this, are no tokens.
+const TOKEN: usize = 128;
+const IDS: i64 = 1_000_000_000;
+
+/// Whether a value that was set with NX is of use to others than its holder: an id, a record, a text.
+fn is_data(value: &[u8]) -> bool {
+    let text = std::str::from_utf8(value).unwrap_or_default();
+    matches!(value, [b'{' | b'[', ..])
+        || value.len() > TOKEN
+        || value.iter().any(u8::is_ascii_whitespace)
+        || text.parse::<i64>().is_ok_and(|n| (2..IDS).contains(&n))
 }
 
 fn number(word: Option<&Vec<u8>>) -> Option<f64> {
@@ -154,6 +206,8 @@ fn trims(words: &[Vec<u8>]) -> bool {
         .any(|word| word.eq_ignore_ascii_case(b"MAXLEN") || word.eq_ignore_ascii_case(b"MINID"))
 }
 
+/// Who reads so many keys at once compares them.
+const MANY: usize = 10;
 /// Keys of one command that others are compared with.
 const FEW: usize = 32;
 
@@ -187,6 +241,9 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
         let keys = number(words.get(at)).unwrap_or(0.0).clamp(0.0, 64.0) as usize;
         each(at + 1, at + 1 + keys, action)
     };
+    let if_none = words
+        .get(3)
+        .is_some_and(|word| word.eq_ignore_ascii_case(b"NX"));
     match name {
         "GET" | "GETRANGE" | "SUBSTR" => one(Action::Get),
         "GETEX" => {
@@ -196,6 +253,7 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
                 None => Action::Get,
             })
         }
+        "MGET" if all > MANY => each(1, all, Action::Together),
         "MGET" => each(1, all, Action::Get),
         "SET" => {
             let options = set_options(words.get(3..).unwrap_or_default(), now, cut);
@@ -203,10 +261,11 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
                 true => Action::Take {
                     value: value(2),
                     ttl: options.ttl,
+                    data: words.get(2).is_some_and(|word| is_data(word)),
                 },
                 false => Action::Set {
                     value: value(2),
-                    form: words.get(2).map_or(Form::Other, |word| form(word)),
+                    form: words.get(2).map_or(Form::Other, |word| form(word, now)),
                     ttl: options.ttl,
                 },
             })
@@ -215,18 +274,19 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
             let unit = if name == "SETEX" { 1.0 } else { 1000.0 };
             one(Action::Set {
                 value: value(3),
-                form: words.get(3).map_or(Form::Other, |word| form(word)),
+                form: words.get(3).map_or(Form::Other, |word| form(word, now)),
                 ttl: number(words.get(2)).map_or(Ttl::Unknown, |ttl| Ttl::Seconds(ttl / unit)),
             })
         }
         "SETNX" => one(Action::Take {
             value: value(2),
             ttl: Ttl::Never,
+            data: words.get(2).is_some_and(|word| is_data(word)),
         }),
         "MSET" => (1..all)
             .step_by(2)
             .map(|i| {
-                let form = words.get(i + 1).map_or(Form::Other, |word| form(word));
+                let form = words.get(i + 1).map_or(Form::Other, |word| form(word, now));
                 (
                     i,
                     Action::Set {
@@ -240,21 +300,25 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
         "GETSET" if words.get(2).is_some_and(|word| word == b"0") => one(Action::Drain),
         "GETSET" => one(Action::Set {
             value: value(2),
-            form: words.get(2).map_or(Form::Other, |word| form(word)),
+            form: words.get(2).map_or(Form::Other, |word| form(word, now)),
             ttl: Ttl::Never,
         }),
         "INCR" | "DECR" | "INCRBY" | "DECRBY" | "INCRBYFLOAT" => one(Action::Increment),
         "EXPIRE" => one(Action::Expire {
             seconds: number(words.get(2)).unwrap_or(0.0),
+            if_none,
         }),
         "PEXPIRE" => one(Action::Expire {
             seconds: number(words.get(2)).unwrap_or(0.0) / 1000.0,
+            if_none,
         }),
         "EXPIREAT" => one(Action::Expire {
             seconds: number(words.get(2)).unwrap_or(0.0) - now,
+            if_none,
         }),
         "PEXPIREAT" => one(Action::Expire {
             seconds: number(words.get(2)).unwrap_or(0.0) / 1000.0 - now,
+            if_none,
         }),
         // Each is compared with each: of a long list only the beginning.
         "DEL" | "UNLINK" => (1..all)
@@ -286,6 +350,11 @@ pub(crate) fn actions(name: &str, words: &[Vec<u8>], now: f64, cut: bool) -> Vec
         "ZRANGE" | "ZREVRANGE" if is_whole(words) => one(Action::Whole),
         "SADD" => one(Action::SetAdd),
         "SREM" | "SPOP" | "SMOVE" => one(Action::SetRemove),
+        "SCARD" => one(Action::SetCount),
+        "SISMEMBER" | "SMISMEMBER" | "SSCAN" | "SRANDMEMBER" => one(Action::SetUse),
+        "SINTER" | "SUNION" | "SDIFF" => each(1, all, Action::SetUse),
+        "SINTERSTORE" | "SUNIONSTORE" | "SDIFFSTORE" => each(2, all, Action::SetUse),
+        "SINTERCARD" => counted(1, Action::SetUse),
         "ZADD" => {
             let score = words.iter().skip(2).find_map(|word| number(Some(word)));
             one(Action::ZAdd {
@@ -393,6 +462,48 @@ mod tests {
     }
 
     #[test]
+    fn a_time_is_told_from_a_number() {
+        let now = 1_700_000_000.0;
+        for text in [
+            "1700000000",
+            "1700000000.25",
+            "1700003600000",
+            "1700000000000000",
+            "2023-11-14T22:13:20Z",
+            "2023-11-14 22:13:20",
+        ] {
+            assert!(is_time(text, now), "{text}");
+            assert!(!is_time(text, 1.0), "{text}");
+        }
+        for text in [
+            "17",
+            "1600000000",
+            "-1",
+            "2019-11-14T22:13:20Z",
+            "7 days",
+            "",
+        ] {
+            assert!(!is_time(text, now), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_told_from_data() {
+        for token in [
+            "1",
+            "t1",
+            "locked",
+            "550e8400-e29b-41d4-a716-446655440000",
+            "1700000000",
+        ] {
+            assert!(!is_data(token.as_bytes()), "{token}");
+        }
+        for data in ["42", "{}", "[1]", "ann smith"] {
+            assert!(is_data(data.as_bytes()), "{data}");
+        }
+    }
+
+    #[test]
     fn keys_stand_where_each_command_has_them() {
         let words = |text: &str| -> Vec<Vec<u8>> {
             text.split(' ')
@@ -456,7 +567,9 @@ mod tests {
                 .1
         };
         let ttl_of = |text: &str| match parse(text) {
-            Action::Set { value, ttl, .. } | Action::Take { value, ttl } => (value.is_some(), ttl),
+            Action::Set { value, ttl, .. } | Action::Take { value, ttl, .. } => {
+                (value.is_some(), ttl)
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(ttl_of("SET k {val"), (false, Ttl::Unknown));

@@ -47,6 +47,14 @@ pub(crate) struct Ops {
     pub(crate) race_value: u64,
     pub(crate) stale_fill: u64,
     pub(crate) duplicate_fill: u64,
+    /// Writes of the value that is there, by those who knew that it is.
+    pub(crate) refreshed: u64,
+    /// Reads that found nothing, as far as is known, and then a write with a TTL by the same connection.
+    pub(crate) fills: u64,
+    /// What one connection had filled, and another wrote over unread.
+    pub(crate) overwritten: u64,
+    /// Reads together with many other keys.
+    pub(crate) together: u64,
     /// The most connections that had read the key and not yet written it.
     pub(crate) waiting: u64,
     pub(crate) increments: u64,
@@ -54,11 +62,17 @@ pub(crate) struct Ops {
     pub(crate) incr_with_expire: u64,
     pub(crate) drains: u64,
     pub(crate) expires: u64,
+    /// Those that change nothing where there is a TTL.
+    pub(crate) expires_if_none: u64,
     pub(crate) deletes: u64,
     /// `SET NX`, and those of it without TTL.
     pub(crate) takes: u64,
     pub(crate) takes_without_ttl: u64,
     pub(crate) take_then_expire: u64,
+    /// Another connection tried while it was held.
+    pub(crate) contended: u64,
+    /// Those whose value is of use to others.
+    pub(crate) takes_of_data: u64,
     /// Another connection took it with the same value.
     pub(crate) shared_value: u64,
     pub(crate) plain_release: u64,
@@ -81,6 +95,8 @@ pub(crate) struct Ops {
     pub(crate) whole: u64,
     pub(crate) set_adds: u64,
     pub(crate) set_removes: u64,
+    pub(crate) set_counts: u64,
+    pub(crate) set_uses: u64,
     pub(crate) zadds: u64,
     pub(crate) zadds_of_time: u64,
     pub(crate) ztrims: u64,
@@ -102,10 +118,10 @@ macro_rules! add_fields {
 impl Ops {
     pub(crate) fn add(&mut self, other: &Self) {
         add_fields!(self, other, all scripts by_script gets sets sets_without_ttl sets_unknown sets_json sets_integer set_then_expire blind_sets get_set get_incr
-            race_incr overlaps crossed repeated changed late_fill race_counter race_value stale_fill duplicate_fill increments incr_then_expire incr_with_expire
-            drains expires deletes takes takes_without_ttl take_then_expire shared_value plain_release own_release own_script_release get_delete own_get_delete
+            race_incr overlaps crossed repeated changed late_fill race_counter race_value stale_fill duplicate_fill refreshed fills overwritten together increments incr_then_expire incr_with_expire
+            drains expires expires_if_none deletes takes takes_without_ttl take_then_expire contended takes_of_data shared_value plain_release own_release own_script_release get_delete own_get_delete
             foreign_release script_release overrun hash_gets hash_sets hash_removes pushes pops blocking_pops moves list_trims whole
-            set_adds set_removes zadds zadds_of_time ztrims zremoves zcounts zadd_then_count stream_adds
+            set_adds set_removes set_counts set_uses zadds zadds_of_time ztrims zremoves zcounts zadd_then_count stream_adds
             stream_adds_trimming stream_reads stream_acks stream_trims);
         self.waiting = self.waiting.max(other.waiting);
     }
@@ -123,6 +139,8 @@ struct Read {
     sequence: u64,
     /// How often this connection read it since it last wrote it.
     times: u32,
+    /// It was there.
+    hit: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +196,10 @@ pub(crate) struct KeyTrace {
     open_reads: u32,
     /// The last command of a client was a write.
     just_written: bool,
+    /// Until when it is there, as far as its TTL is known.
+    until: Option<f64>,
+    /// Who filled it after a read that found nothing.
+    filler: Option<u32>,
     /// When it was deleted, by whom, and whether somebody had just read it.
     deleted: Option<(f64, u32, bool)>,
     writes: Vec<Write>,
@@ -203,18 +225,25 @@ impl KeyTrace {
             self.after_script();
         }
         match action {
+            Action::Together if !script => {
+                self.ops.together += 1;
+                self.read(who, when);
+            }
             Action::Get if !script => self.read(who, when),
-            Action::Get => {}
+            Action::Get | Action::Together => {}
             Action::Renew { seconds } => {
                 if !script {
                     self.read(who, when);
                 }
-                self.expire(*seconds, who, when);
+                self.expire(*seconds, false, who, when);
             }
             Action::Set { value, form, ttl } => self.set(*value, *form, *ttl, who, when),
-            Action::Take { value, ttl } => self.try_take(*value, *ttl, who, when),
+            Action::Take { value, ttl, data } => {
+                self.ops.takes_of_data += u64::from(*data);
+                self.try_take(*value, *ttl, who, when);
+            }
             Action::Increment => self.increment(who, when),
-            Action::Expire { seconds } => self.expire(*seconds, who, when),
+            Action::Expire { seconds, if_none } => self.expire(*seconds, *if_none, who, when),
             Action::Delete => self.delete(who, when),
             Action::Revoke => self.gone(who, when),
             Action::Release => self.release(who, when),
@@ -266,6 +295,8 @@ impl KeyTrace {
             Action::Whole => ops.whole += 1,
             Action::SetAdd => ops.set_adds += 1,
             Action::SetRemove => ops.set_removes += 1,
+            Action::SetCount => ops.set_counts += 1,
+            Action::SetUse => ops.set_uses += 1,
             Action::ZTrim => ops.ztrims += 1,
             Action::ZRemove => ops.zremoves += 1,
             Action::StreamAdd { trims } => {
@@ -297,6 +328,11 @@ impl KeyTrace {
         }
     }
 
+    /// Whether it is known to be there.
+    fn is_there(&self, when: When) -> bool {
+        self.until.is_some_and(|until| until > when.at)
+    }
+
     fn read(&mut self, who: Who, when: When) {
         self.ops.gets += 1;
         if when.at - self.last_read > 1.0 {
@@ -320,6 +356,7 @@ impl KeyTrace {
             when: when.at,
             sequence: when.sequence,
             times: 1,
+            hit: self.is_there(when),
         };
         if let Some(known) = self.reads.iter_mut().find(|known| known.client == who.id) {
             let times = known.times + 1;
@@ -383,7 +420,10 @@ impl KeyTrace {
         {
             ran.wrote = true;
         }
-        if self.writes.len() >= READERS {
+        // Only what came after a read that waits for its write is asked for, and the last one.
+        if self.reads.is_empty() {
+            self.writes.clear();
+        } else if self.writes.len() >= READERS {
             self.writes.remove(0);
         }
         self.writes.push(Write {
@@ -419,39 +459,65 @@ impl KeyTrace {
             .iter()
             .filter(|read| when.at - read.when < 1.0)
             .count() as u64;
+        let there = self.is_there(when);
+        let last = self.writes.last().map(|write| write.what);
+        let same = value.is_some() && last == Some(What::Value(value));
+        let lives = matches!(ttl, Ttl::Seconds(seconds) if seconds.is_finite());
+        // A number that stays and is written twice was counted twice.
+        let is_copy = same && (form != Form::Integer || lives);
+        let mut refreshes = there && same && self.open_reads == 0;
         if let Some(read) = self.read_before(who, when) {
+            refreshes = there && same && read.hit;
             self.ops.get_set += 1;
             self.ops.waiting = self.ops.waiting.max(waiting);
+            if lives && !read.hit {
+                self.ops.fills += 1;
+                self.filler = Some(who.id);
+            }
             match self.foreign_since(read) {
                 None => {}
                 Some(What::Delete) => self.ops.stale_fill += 1,
+                // The later time is the right one.
+                Some(_) if form == Form::Time => {}
+                Some(What::Value(other)) if other == value && is_copy => {
+                    self.ops.duplicate_fill += u64::from(!read.hit);
+                }
+                Some(What::Value(_)) if form == Form::Integer && lives => {
+                    self.ops.race_value += 1;
+                }
                 Some(_) if form == Form::Integer => self.ops.race_counter += 1,
                 // Whether they differ was not seen.
                 Some(What::Value(other)) if other.is_none() || value.is_none() => {}
                 Some(_) if value.is_none() => {}
-                Some(What::Value(other)) if other == value => self.ops.duplicate_fill += 1,
+                Some(What::Value(other)) if other == value => {
+                    self.ops.duplicate_fill += u64::from(!read.hit);
+                }
                 Some(What::Value(_) | What::Increment | What::Other) => self.ops.race_value += 1,
             }
         } else if self.overlaps(who, when) {
-            match self.writes.last().map(|write| write.what) {
+            refreshes = false;
+            match last {
+                _ if form == Form::Time => {}
                 Some(What::Value(other)) if other.is_none() || value.is_none() => {}
-                Some(What::Value(other)) if other == value && form != Form::Integer => {
-                    self.ops.duplicate_fill += 1;
-                }
+                _ if is_copy => self.ops.duplicate_fill += 1,
                 _ if form == Form::Integer || ttl == Ttl::Never => self.ops.overlaps += 1,
                 _ => {}
             }
         }
+        self.ops.refreshed += u64::from(refreshes);
         // With a pool of connections the read of a fill may be another connection's, but it is there.
-        let written_before = matches!(
-            self.writes.last(),
-            Some(Write {
-                what: What::Value(_),
-                ..
-            })
-        );
-        self.ops.blind_sets +=
-            u64::from(written_before && when.at - self.last_read > TOGETHER.min(0.5));
+        let written_before = matches!(last, Some(What::Value(_)));
+        let blind = written_before && when.at - self.last_read > TOGETHER.min(0.5);
+        self.ops.blind_sets += u64::from(blind);
+        let foreign = self.filler.is_some_and(|filler| filler != who.id);
+        let changes = !same && !matches!(form, Form::Integer | Form::Time);
+        self.ops.overwritten += u64::from(blind && foreign && changes);
+        self.until = match ttl {
+            Ttl::Unknown => None,
+            // It keeps what it has.
+            Ttl::Seconds(seconds) if seconds.is_infinite() && there => self.until,
+            ttl => Some(ttl.end(when.at)),
+        };
         self.set = (ttl == Ttl::Never && who.id != u32::MAX).then_some(self.step(who, when));
         self.wrote(who, when, What::Value(value));
     }
@@ -485,9 +551,13 @@ impl KeyTrace {
                 self.late = Some(holder).filter(|holder| holder.sure);
                 true
             }
-            Some(_) => false,
+            Some(holder) => {
+                self.ops.contended += u64::from(!again(&holder));
+                false
+            }
         };
         if free {
+            self.until = Some(ttl.end(when.at));
             self.holder = Some(Holder {
                 client: who.id,
                 until: ttl.end(when.at),
@@ -512,8 +582,10 @@ impl KeyTrace {
         self.wrote(who, when, What::Increment);
     }
 
-    fn expire(&mut self, seconds: f64, who: Who, when: When) {
+    fn expire(&mut self, seconds: f64, if_none: bool, who: Who, when: When) {
         self.ops.expires += 1;
+        self.ops.expires_if_none += u64::from(if_none);
+        self.until = Some(when.at + seconds).filter(|_| !if_none);
         let follows = |step: Option<Step>| {
             step.filter(|step| step.client == who.id && when.at - step.at < NEXT_STEP)
         };
@@ -601,6 +673,7 @@ impl KeyTrace {
     fn gone(&mut self, who: Who, when: When) {
         self.holder = None;
         self.taken = None;
+        self.until = Some(0.0);
         self.reads.retain(|read| read.client != who.id);
         self.wrote(who, when, What::Delete);
     }

@@ -9,6 +9,8 @@ use std::{
 const MOST: usize = 10_000;
 /// Quotas of one subject, and connections of one quota.
 const FEW: usize = 16;
+/// The longest key that is kept, in bytes.
+const LONGEST: usize = 512;
 
 /// What a script tells of its caller's settings.
 #[derive(Clone, Copy)]
@@ -61,6 +63,10 @@ impl Settings {
         let Some(reads) = text(1).and_then(|digest| SCRIPTS.get(digest)) else {
             return;
         };
+        // Redstart's own keys are short.
+        if words.iter().any(|word| word.len() > LONGEST) && !matches!(reads, Reads::Ttl) {
+            return;
+        }
         let keys = text(2).and_then(|keys| keys.parse::<usize>().ok());
         let keys = keys.unwrap_or(0).min(64);
         match reads {
@@ -73,7 +79,9 @@ impl Settings {
             }
             Reads::Ttl => {
                 let ttl = text(5 + keys).and_then(|text| text.parse::<f64>().ok());
-                if let (Some(key), Some(ttl)) = (words.get(3), ttl) {
+                if let (Some(key), Some(ttl)) =
+                    (words.get(3).filter(|key| key.len() <= LONGEST), ttl)
+                {
                     self.ttl(key, ttl, client);
                 }
             }

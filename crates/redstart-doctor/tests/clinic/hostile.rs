@@ -263,6 +263,158 @@ async fn a_huge_value_is_measured_and_not_read() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Of a few fields, one is larger than all others together: it is measured, and no field's value is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_large_field_among_small_ones_is_measured_and_not_read() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let large = "y".repeat(12_000_000);
+    for key in 0..6 {
+        let key = format!("profile:{key}");
+        for field in 0..40 {
+            let value = if field == 33 { large.as_str() } else { "small" };
+            let field = format!("field{field}");
+            server.command(&["HSET", &key, &field, value]).await?;
+        }
+    }
+    let report = examine(doctor(&server.url()).sampled()).await?;
+    assert!(has(&report, "big-key"), "{:#?}", report.findings);
+    assert!(report.cost.bytes_read < 5_000_000, "{:?}", report.cost);
+    Ok(())
+}
+
+/// A server echoes the words of a command that it does not know: among them the password, and names of keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_echoes_of_a_command_is_not_repeated() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis)
+        .config("rename-command", "AUTH \"\"")
+        .start()
+        .await?;
+    let url = format!("redis://:hunter2@{}", server.addr());
+    let error = examine(doctor(&url)).await.expect_err("no login");
+    let error = format!("{error:#}");
+    assert!(
+        !error.contains("hunter2") && error.contains("ERR"),
+        "{error}"
+    );
+
+    let server = Server::builder(Kind::Redis)
+        .config("rename-command", "MEMORY \"\"")
+        .config("rename-command", "OBJECT \"\"")
+        .config("rename-command", "XINFO \"\"")
+        .start()
+        .await?;
+    server.command(&["SADD", "payroll:ann", "a"]).await?;
+    server
+        .command(&["XADD", "payroll:log", "*", "a", "1"])
+        .await?;
+    let mut report = examine(doctor(&server.url()).sampled()).await?;
+    report.redact();
+    for command in ["MEMORY", "OBJECT", "XINFO"] {
+        let told = report
+            .blinds
+            .iter()
+            .any(|blind| blind.why.contains(command));
+        assert!(told, "{command}: {:#?}", report.blinds);
+    }
+    for text in [
+        format!("{:?}", report.blinds),
+        report.html(),
+        report.markdown(),
+    ] {
+        assert!(!text.contains("payroll"), "{text}");
+    }
+    Ok(())
+}
+
+/// Streams with groups whose messages are pending, and a line on which each answer takes a while.
+async fn slow_streams(server: &Server) -> anyhow::Result<Proxy> {
+    let add = "for s = 1, 30 do local k = 'orders:s' .. string.char(96 + s % 26 + 1) .. s \
+        for i = 1, 10 do redis.call('xadd', k, i .. '-1', 'id', i) end \
+        for g = 1, 3 do redis.call('xgroup', 'create', k, 'g' .. g, '0') \
+        redis.call('xreadgroup', 'group', 'g' .. g, 'c', 'streams', k, '>') end end";
+    server.command(&["EVAL", add, "0"]).await?;
+    let proxy = Proxy::start(server).await?;
+    proxy.delay_replies(Duration::from_millis(10));
+    Ok(proxy)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_look_at_streams_can_be_stopped() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = slow_streams(&server).await?;
+    let examination = doctor(proxy.url()).build()?;
+    let whole = examination.examine(&Progress::default()).await?;
+    let progress = Progress::default();
+    server.command(&["CONFIG", "RESETSTAT"]).await?;
+    let (report, begun) = tokio::join!(examination.examine(&progress), async {
+        let begun = wait_until("the streams", Duration::from_secs(120), async || {
+            let stats = server.info("cmdstat_xinfo|groups").await.ok()?;
+            (!stats.is_empty()).then_some(())
+        });
+        let begun = begun.await;
+        progress.stop();
+        begun
+    });
+    begun?;
+    let report = report?;
+    assert!(report.interrupted);
+    assert!(
+        report.cost.commands * 2 < whole.cost.commands,
+        "{:?} of {:?}",
+        report.cost,
+        whole.cost
+    );
+    assert!(
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains("streams")),
+        "{:#?}",
+        report.blinds
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_look_at_streams_has_a_budget() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = slow_streams(&server).await?;
+    let examination = doctor(proxy.url()).walk(Duration::from_millis(60));
+    let report = examine(examination).await?;
+    assert!(
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains("streams") && blind.why.contains("time")),
+        "{:#?}",
+        report.blinds
+    );
+    assert!(!report.interrupted);
+    Ok(())
+}
+
+/// The nodes of a Cluster that do not answer are waited for together, and Ctrl-C ends the wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wait_for_a_connection_can_be_stopped() -> anyhow::Result<()> {
+    let silent = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("redis://{}", silent.local_addr()?);
+    let examination = Doctor::builder(&url)
+        .patience(Duration::from_secs(600))
+        .build()?;
+    let progress = Progress::default();
+    let ended = async {
+        let (ended, _) = tokio::join!(examination.examine(&progress), async {
+            let held = silent.accept().await;
+            progress.stop();
+            held
+        });
+        ended
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+    assert!(matches!(ended, Ok(Err(Error::Unavailable(_)))), "{ended:?}");
+    Ok(())
+}
+
 /// Lines of MONITOR cannot be made shorter: they are read, cut, and not kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_values_in_traffic_are_cut_while_they_are_read() -> anyhow::Result<()> {

@@ -96,6 +96,9 @@ pub(crate) const CASES: &[Case] = &[
         seeds(&[r#"*30 SET cache:product:# {"id":#,"name":"chair"}"#]),
         seeds(&[
             r#"*30 SET cache:product:# {"id":#,"name":"chair"} EX 300"#,
+            // Links of which some end.
+            "*20 SET url:# https://example.org/# EX 86400",
+            "*9 SET url:9# https://example.org/#",
             // The application's own records are not a cache.
             r#"*30 SET user:#:profile {"id":#,"name":"ann"}"#,
             "*5 SET page:#:hits 7",
@@ -118,6 +121,30 @@ pub(crate) const CASES: &[Case] = &[
                 "r SET cache:price:7 {a#} EX 60",
                 "# sleep 200",
                 "w DEL cache:price:7",
+            ]),
+            &[],
+        )
+    },
+    // No name says that it is a cache; a reader fills it.
+    Case {
+        observe: 3500,
+        ..observed(
+            "cache-updated-in-place",
+            "offer:*",
+            traffic(&[
+                "r GET offer:7",
+                "r SET offer:7 {f#} EX 60",
+                "# sleep 560",
+                "w SET offer:7 {a#} EX 60",
+                "w SET offer:7 {b#} EX 60",
+                "r GET offer:7",
+            ]),
+            // A state that a gateway writes and a dashboard reads.
+            traffic(&[
+                "r GET device:7",
+                "# sleep 560",
+                "w SET device:7 {a#} EX 60",
+                "w SET device:7 {b#} EX 60",
             ]),
             &[],
         )
@@ -155,6 +182,11 @@ pub(crate) const CASES: &[Case] = &[
             "a SET front {row#} EX 60",
             "b GET front",
             "c GET front",
+            // The heart beat of two processes that show it too.
+            "a GET svc:mail",
+            "b GET svc:mail",
+            "b SET svc:mail up EX 30",
+            "a SET svc:mail up EX 30",
         ]),
         &[],
     ),
@@ -210,6 +242,17 @@ pub(crate) const CASES: &[Case] = &[
             "a INCRBY balance:7 5",
             "b INCRBY balance:7 -3",
             "c GET balance:7",
+            // A count that two processes cache, times of requests, and a state that is put whole and shown.
+            "a GET users:count",
+            "b GET users:count",
+            "b SETEX users:count 60 5120",
+            "a SETEX users:count 60 5120",
+            "a GET visit:7:last",
+            "b SET visit:7:last @now",
+            "a SET visit:7:last @now",
+            "a GET device:7:state",
+            "b SET device:7:state {a#}",
+            "a SET device:7:state {b#}",
         ]),
         &[],
     ),
@@ -221,14 +264,21 @@ pub(crate) const CASES: &[Case] = &[
             "*12 SET ratelimit:user:# 7 EX 60",
             "SET config:limit 100",
             "*9 SET stats:orders:# 41",
+            "*9 SET tenant:#:quota 100",
+            "*9 SET card:#:limit 500",
         ]),
         &[],
     ),
     observed(
         "incr-then-expire",
         "login:*",
-        traffic(&["a INCR login:#", "a EXPIRE login:# 60"]),
+        traffic(&["a INCR login:#", "a EXPIRE login:# 60", "a INCR login:#"]),
         traffic(&[
+            // Each hit brings the TTL along.
+            "a INCRBY rack:#:attack 1",
+            "a EXPIRE rack:#:attack 61 NX",
+            "b INCR hits:7",
+            "b EXPIRE hits:7 60",
             "a EVAL `local n=redis.call('incr',KEYS[1]) if n==1 then redis.call('expire',KEYS[1],60) end return n` 1 login:#",
         ]),
         &[],
@@ -267,6 +317,8 @@ pub(crate) const CASES: &[Case] = &[
         seeds(&[
             "SET lock:report 0f8fad5b-d9cb-469f-a165-70867728950e PX 60000",
             "SET clock:skew 3",
+            "*6 SET user:#:locked 0",
+            "SET user:77:locked 1",
         ]),
         &[],
     ),
@@ -291,6 +343,29 @@ pub(crate) const CASES: &[Case] = &[
             "a EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:order t#a",
             "b SET lock:order t#b NX PX 5000",
             "b EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:order t#b",
+        ]),
+        &[],
+    ),
+    // No name says that it is a lock; others want it while it is held.
+    observed(
+        "lock-released-by-del",
+        "import:*",
+        traffic(&[
+            "a SET import:7 t#a NX PX 5000",
+            "b SET import:7 t#b NX PX 5000",
+            "a DEL import:7",
+        ]),
+        traffic(&[
+            // A unique index.
+            "a SETNX username:ann 42",
+            "b SETNX username:ann 77",
+            "a DEL username:ann",
+            // A cache that is filled with NX and invalidated.
+            "a GET article:#",
+            "b GET article:#",
+            "a SET article:# {a} NX EX 60",
+            "b SET article:# {a} NX EX 60",
+            "a DEL article:#",
         ]),
         &[],
     ),
@@ -338,7 +413,10 @@ pub(crate) const CASES: &[Case] = &[
         "session-without-ttl",
         "sess:*",
         seeds(&[r#"*15 SET sess:9f86d08188#4c7d65 {"user":#}"#]),
-        seeds(&[r#"*15 SET sess:9f86d08188#4c7d65 {"user":#} EX 1800"#]),
+        seeds(&[
+            r#"*15 SET sess:9f86d08188#4c7d65 {"user":#} EX 1800"#,
+            "*9 SET sessions:count:2026-11-1# 51#",
+        ]),
         &[],
     ),
     observed(
@@ -387,6 +465,10 @@ pub(crate) const CASES: &[Case] = &[
             "a LPUSH mail:outgoing j#",
             "w BLMOVE mail:outgoing mail:processing RIGHT LEFT 1",
             "w LREM mail:processing 1 j#",
+            // A list for one answer.
+            "s RPUSH reply:550e8400-e29b-41d4-a716-44665544000# {}",
+            "s EXPIRE reply:550e8400-e29b-41d4-a716-44665544000# 60",
+            "c BLPOP reply:550e8400-e29b-41d4-a716-44665544000# 1",
         ]),
         &[],
     ),
@@ -466,7 +548,11 @@ pub(crate) const CASES: &[Case] = &[
         "scores-in-strings",
         "game:score:*",
         seeds(&["*60 SET game:score:# 12#"]),
-        seeds(&["*60 ZADD game:scores 12# player#"]),
+        seeds(&[
+            "*60 ZADD game:scores 12# player#",
+            // Balances.
+            "*60 SET customer:#:points 12#",
+        ]),
         &[],
     ),
     sampled(
@@ -486,6 +572,10 @@ pub(crate) const CASES: &[Case] = &[
         seeds(&[
             "*300 SADD visitors:today visitor-#",
             "EXPIRE visitors:today 86400",
+            "EVAL `for i=1,110000,100 do local t={} for j=0,99 do t[j+1]='user-'..(i+j) end redis.call('sadd',KEYS[1],unpack(t)) end` 1 followers:star",
+            // What it took to make it is not part of the world.
+            "SLOWLOG RESET",
+            "CONFIG RESETSTAT",
         ]),
         &["slow-script", "whole-reads"],
     ),
@@ -493,7 +583,13 @@ pub(crate) const CASES: &[Case] = &[
         "publish-to-nobody",
         "mail:send",
         traffic(&["a PUBLISH mail:send #"]),
-        traffic(&["s SUBSCRIBE mail:send", "a PUBLISH mail:send #"]),
+        traffic(&[
+            "s SUBSCRIBE mail:send",
+            "a PUBLISH mail:send #",
+            // Users and rooms that nobody is in.
+            "a PUBLISH user:7:notices #",
+            "a PUBLISH room:4#:events #",
+        ]),
         &[],
     ),
     observed(
@@ -505,8 +601,18 @@ pub(crate) const CASES: &[Case] = &[
             ..NOTHING
         },
         Side {
-            seed: &["*100 RPUSH audit line#"],
-            traffic: &["a RPUSH audit line#", "a LTRIM audit -100 -1"],
+            seed: &[
+                "*100 RPUSH audit line#",
+                "EVAL `for i=1,12000 do redis.call('hset',KEYS[1],'u'..i,1) end` 1 users",
+                "SLOWLOG RESET",
+                "CONFIG RESETSTAT",
+            ],
+            traffic: &[
+                "a RPUSH audit line#",
+                "a LTRIM audit -100 -1",
+                // Records become more.
+                "b HSET users v# 1",
+            ],
             ..NOTHING
         },
         &["slow-script"],
@@ -577,6 +683,24 @@ pub(crate) const CASES: &[Case] = &[
         Side {
             seed: &[r#"*20 SET cache:# {"id":#} EX 60"#],
             config: &[("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")],
+            ..NOTHING
+        },
+        &[],
+    ),
+    sampled(
+        "eviction-with-durable-data",
+        "maxmemory-policy",
+        Side {
+            seed: &[
+                "SET lock:report 0f8fad5b-d9cb-469f-a165-70867728950e PX 60000",
+                r#"*9 SET sess:9f86d08188#4c7d65 {"user":#} EX 3600"#,
+            ],
+            config: &[("maxmemory", "200mb"), ("maxmemory-policy", "volatile-ttl")],
+            ..NOTHING
+        },
+        Side {
+            seed: &[r#"*20 SET cache:# {"id":#} EX 60"#, "*5 RPUSH jobs:mail j#"],
+            config: &[("maxmemory", "200mb"), ("maxmemory-policy", "volatile-lru")],
             ..NOTHING
         },
         &[],

@@ -18,7 +18,7 @@ pub(crate) struct Side {
     /// Connections that are open before anything is written, until the report is there.
     pub(crate) guests: &'static [Guest],
     /// Commands that prepare it. `*20 SET k:# v` runs twenty times with `#` replaced; backquotes hold words together; `@900` is
-    /// a word of 900 letters; a command after `!` may fail.
+    /// a word of 900 letters, `@now` the time in milliseconds; a command after `!` may fail.
     pub(crate) seed: &'static [&'static str],
     /// `client COMMAND …`, again and again while the doctor observes; `# sleep 50` waits.
     pub(crate) traffic: &'static [&'static str],
@@ -172,6 +172,10 @@ pub(crate) fn words(line: &str, i: usize) -> Vec<String> {
         }
     }
     for word in &mut words {
+        if word == "@now" {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            *word = now.unwrap_or_default().as_millis().to_string();
+        }
         if let Some(size) = word.strip_prefix('@').and_then(|size| size.parse().ok()) {
             *word = "x".repeat(size);
         }
