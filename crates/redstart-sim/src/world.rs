@@ -33,6 +33,7 @@ use crate::{
     server::{EPOCH, Role, Server},
     slots::Map,
     trace::{Line, Trace},
+    trouble::{Troubles, What},
     workload::Workload,
 };
 
@@ -41,6 +42,8 @@ const FINISH_WITHIN: Duration = Duration::from_secs(180);
 /// How long after the faults a process that lived through them may need until its calls succeed again: a request that was
 /// under way runs into its deadline, then a new connection is made, with pauses of up to 400 ms between attempts.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
+/// How long after a process has dropped its stores its last task may end: what tries again in the background does so for a while.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// How long the last checks may take.
 const SETTLE_WITHIN: Duration = Duration::from_secs(180);
 
@@ -50,6 +53,8 @@ pub struct World {
     pub plan: Plan,
     /// What happened.
     pub trace: Arc<Trace>,
+    /// What really went wrong.
+    pub troubles: Arc<Troubles>,
     /// What is going to happen.
     pub agenda: Arc<Agenda>,
     /// The network.
@@ -82,8 +87,6 @@ struct Inner {
     busy_until: Duration,
     /// No fault begins any more.
     over: bool,
-    /// The faults that really happened, by name.
-    happened: BTreeMap<&'static str, u64>,
     tally: Tally,
 }
 
@@ -221,7 +224,7 @@ pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcom
         inner.tally.lossy = u64::from(!inner.losses.is_empty());
         (
             std::mem::take(&mut inner.breaches),
-            std::mem::take(&mut inner.happened),
+            world.troubles.take_happened(),
             inner.tally,
         )
     };
@@ -246,15 +249,18 @@ impl World {
     fn new(plan: Plan, with_lines: bool) -> Arc<Self> {
         let trace = Arc::new(Trace::new(with_lines));
         let agenda = Arc::<Agenda>::default();
+        let troubles = Troubles::new(trace.clone());
         let net = Net::new(
             trace.clone(),
+            troubles.clone(),
             agenda.clone(),
             plan.seed,
             plan.weather.clone(),
         );
         let seen = Arc::<Seen>::default();
-        let server =
-            |index: usize, host: &str| Server::new(index, host, 6379, &plan, &trace, &net, &seen);
+        let server = |index: usize, host: &str| {
+            Server::new(index, host, 6379, &plan, &trace, &troubles, &net, &seen)
+        };
         let mut servers: Vec<_> = (0..plan.servers())
             .map(|index| server(index, &format!("db{index}")))
             .collect();
@@ -295,6 +301,7 @@ impl World {
         Arc::new(Self {
             plan,
             trace,
+            troubles,
             agenda,
             net,
             seen,
@@ -330,7 +337,32 @@ impl World {
         for life in &self.lives {
             drop(std::mem::take(&mut *life.stores.lock()));
         }
+        self.everything_ends(&workload).await;
         self.trace.now()
+    }
+
+    /// Without its stores, a process that lived through the faults has neither tasks nor connections any more.
+    async fn everything_ends(&self, workload: &Arc<dyn Workload>) {
+        workload.let_go();
+        tokio::time::sleep(ENDS_WITHIN).await;
+        for (index, life) in self.lives.iter().enumerate() {
+            let process = life.process.lock().clone();
+            // One that was killed before dropped nothing, and its connections are gone.
+            if process.is_gone() || life.incarnation.load(Ordering::Relaxed) != 1 {
+                continue;
+            }
+            for (name, count) in process.tasks() {
+                self.breach(format!(
+                    "client {index} has dropped everything and still runs {count} of {name}"
+                ));
+            }
+            let open = self.net.count(Peer::Client(index));
+            if open > 0 {
+                self.breach(format!(
+                    "client {index} has dropped everything and has {open} connections"
+                ));
+            }
+        }
     }
 
     /// All faults end, and the workload looks whether everything is well.
@@ -397,7 +429,7 @@ impl World {
                         Err(error) => Err(error.to_string()),
                     };
                     if let Err(error) = &worked {
-                        world.hear_error(error);
+                        world.hear_error(error, index, world.now());
                     }
                     match worked {
                         Ok(()) => return,
@@ -483,13 +515,24 @@ impl World {
         self.inner.lock().breaches.push(text);
     }
 
-    /// A call ended with this error. A breach, if nothing that goes wrong in this world can be the reason.
-    pub fn hear_error(&self, error: &dyn fmt::Display) {
+    /// A call of a client that was made at a time ended with this error. A breach, if nothing that went wrong for the client
+    /// until now can be the reason: it may have begun before the call, as long before as it may take until calls succeed again.
+    pub fn hear_error(&self, error: &dyn fmt::Display, client: usize, asked: Duration) {
         let text = error.to_string();
-        let lost = !self.losses().is_empty();
-        if !reason::explains(&self.plan, &text, lost) {
+        let from = asked.saturating_sub(self.plan.deadline + ALIVE_WITHIN);
+        let met = |is: &dyn Fn(What) -> bool| self.troubles.any(client, from, self.now(), is);
+        if !reason::explains(&self.plan, &text, !self.losses().is_empty(), &met) {
             self.breach(format!("an error for which there is no reason: {text}"));
         }
+    }
+
+    /// Whether nothing went wrong for a client between these times, and nothing was lost, so that it kept whatever it had.
+    pub fn is_undisturbed(&self, client: usize, from: Duration, to: Duration) -> bool {
+        let data = self.may_have_lost(from, to)
+            || self.has_evicted(from, to)
+            || self.clock_jumped(from, to)
+            || self.was_suspended(from, to);
+        !data && !self.troubles.any(client, from, to, |_| true)
     }
 
     /// Whether anything was found broken so far.
@@ -629,7 +672,7 @@ impl World {
 
     /// A fault has really begun.
     pub(crate) fn happened(&self, name: &'static str) {
-        *self.inner.lock().happened.entry(name).or_default() += 1;
+        self.troubles.happened(name);
     }
 
     /// Whether no fault begins any more.

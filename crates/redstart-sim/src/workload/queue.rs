@@ -320,8 +320,9 @@ impl Queueing {
                 .lease(leases.own)
                 .concurrency(2)
                 .retry(Backoff::fixed(BACKOFF), self.attempts);
+            let asked = client.world.now();
             let started = builder.start().await;
-            client.heard(&started);
+            client.heard(&started, asked);
             match started {
                 Ok(worker) => return Some((number, worker)),
                 Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
@@ -348,7 +349,7 @@ impl Queueing {
         self.state.lock().left.insert(number);
         let grace = client.dice.millis(0, 1500);
         let stopped = worker.shutdown(grace).await;
-        client.heard(&stopped);
+        client.heard(&stopped, began);
         client.note(format_args!("worker shut down: {}", stopped.is_ok()));
         let now = world.now();
         // What it took just before may come back with an older copy of the data.
@@ -379,8 +380,9 @@ impl Queueing {
             .dispatcher([Task::NAME])
             .lease(self.leases(client).own)
             .retry(Backoff::fixed(BACKOFF), self.attempts);
+        let asked = client.world.now();
         let started = builder.start().await;
-        client.heard(&started);
+        client.heard(&started, asked);
         started.ok()
     }
 
