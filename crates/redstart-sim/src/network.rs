@@ -365,6 +365,8 @@ impl Network for Dialler {
                 match target.reach() {
                     _ if blocked => healed.await,
                     Reach::Gone => {
+                        net.troubles
+                            .between(What::Line, client, server, Duration::ZERO);
                         // The system asks again now and then.
                         tokio::time::sleep(Duration::from_millis(500)).await;
                     }
@@ -476,6 +478,8 @@ impl Connection {
                 Piece::Data(bytes) if lane.deaf => {
                     lane.flown -= bytes.len();
                     let gone = side == 0 && self.host.reach() == Reach::Gone;
+                    // Nobody is told that the host is gone until something is sent to it.
+                    self.is_in_trouble();
                     answer = Some((gone, at));
                 }
                 Piece::Data(bytes) => {

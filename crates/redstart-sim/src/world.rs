@@ -337,8 +337,9 @@ impl World {
         for life in &self.lives {
             drop(std::mem::take(&mut *life.stores.lock()));
         }
+        let took = self.trace.now();
         self.everything_ends(&workload).await;
-        self.trace.now()
+        took
     }
 
     /// Without its stores, a process that lived through the faults has neither tasks nor connections any more.
