@@ -328,7 +328,7 @@ const CANNOT_SERVE: [&str; 4] = ["OOM", "MISCONF", "NOREPLICAS", "BUSY"];
 impl From<redis::RedisError> for Error {
     fn from(error: redis::RedisError) -> Self {
         use redis::{ErrorKind, ServerError, ServerErrorKind};
-        let error = without_arguments(error);
+        let error = without_arguments(reason_of_abort(&error).unwrap_or(error));
         // The client knows the codes of single answers only.
         let first = first_failure(&error);
         let code = error.code().or(first.as_ref().map(ServerError::code));
@@ -379,6 +379,18 @@ fn was_carried_out(error: &redis::RedisError) -> bool {
         && error
             .detail()
             .is_some_and(|detail| detail.contains("; the command was carried out"))
+}
+
+/// Why the server carried out nothing of a transaction, where EXEC itself was refused: the answer names another error.
+pub(crate) fn reason_of_abort(error: &redis::RedisError) -> Option<redis::RedisError> {
+    if error.code() != Some("EXECABORT") {
+        return None;
+    }
+    let (_, reason) = error.detail()?.split_once("because of: ")?;
+    match redis::parse_redis_value(format!("-{reason}\r\n").as_bytes()) {
+        Ok(redis::Value::ServerError(reason)) => Some(reason.into()),
+        _ => None,
+    }
 }
 
 /// The first command of a pipeline that failed.

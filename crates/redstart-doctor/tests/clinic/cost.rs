@@ -317,7 +317,10 @@ async fn requests(url: String, end: Arc<AtomicBool>) -> anyhow::Result<Vec<u64>>
     while !end.load(Ordering::Relaxed) {
         ticks.tick().await;
         for _ in 0..BURST {
-            let key = format!("user:{}:name", (took.len() as u64).wrapping_mul(7919) % 10_000);
+            let key = format!(
+                "user:{}:name",
+                (took.len() as u64).wrapping_mul(7919) % 10_000
+            );
             let begun = Instant::now();
             redis::cmd("GET")
                 .arg(&key)
@@ -331,12 +334,18 @@ async fn requests(url: String, end: Arc<AtomicBool>) -> anyhow::Result<Vec<u64>>
 
 /// Keeps a process or thread on one core. Whether that could be done: in a container of one core it cannot.
 fn pin(id: u32, core: usize) -> bool {
-    run("taskset", &["-a", "-c", "-p", &core.to_string(), &id.to_string()])
+    run(
+        "taskset",
+        &["-a", "-c", "-p", &core.to_string(), &id.to_string()],
+    )
 }
 
 fn run(program: &str, args: &[&str]) -> bool {
     let mut command = std::process::Command::new(program);
-    let command = command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+    let command = command
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
@@ -447,7 +456,11 @@ async fn a_live_workload_goes_on_during_every_stage() -> anyhow::Result<()> {
         figure(format!(
             "stage {stage} over {keys} keys, {rounds} windows of {} ms{}: p99 of {CLIENTS} clients with {} requests per second {} times that without, which is {} us; at most {commands} commands in an examination, {:.4} per key",
             length.as_millis(),
-            if pinned { ", the server on a core of its own" } else { "" },
+            if pinned {
+                ", the server on a core of its own"
+            } else {
+                ""
+            },
             CLIENTS * BURST * 1000,
             middle(ratios),
             without[without.len() / 2],

@@ -104,7 +104,10 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .doc(FAMILY, "Forget a key whose outcome was unknown")
             .param("name", "payments")
             .param("key", "7c1d")
-            .reply::<Done>(200, "Forgotten"),
+            .reply::<Done>(
+                200,
+                "Forgotten, or `done` is false: a run has the key and its lease goes on",
+            ),
     );
 }
 
@@ -195,9 +198,12 @@ async fn abandon(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn forget(call: Call) -> Result<Reply, Problem> {
-    keys(&call, Duration::from_secs(30))?
+    let done = keys(&call, Duration::from_secs(30))?
         .forget(call.param("key"))
         .await?;
+    if !done {
+        return Ok(Reply::ok(&Done { done }));
+    }
     let on = format!(
         "{} {} {}",
         call.namespace()?,
@@ -207,5 +213,5 @@ async fn forget(call: Call) -> Result<Reply, Problem> {
     call.app
         .changed(&call, "idempotency.forget", on, 1, None)
         .await;
-    Ok(Reply::ok(&Done { done: true }))
+    Ok(Reply::ok(&Done { done }))
 }

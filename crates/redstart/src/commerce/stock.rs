@@ -73,6 +73,8 @@ pub(super) static CLOSE: Script = script!("stock.close", "stock/close.lua");
 /// The most units of one sale, and the most of one request.
 const MAX_UNITS: u64 = 1 << 40;
 const MAX_TIME: Duration = Duration::from_secs(366 * 24 * 3600);
+/// How often an operator's call is sent because there is another sale than the handle knew of.
+const SALES: usize = 3;
 
 #[derive(Debug)]
 struct Inner {
@@ -151,8 +153,8 @@ struct Inner {
 /// The first reservation of a handle for a SKU does not name the sale, since that would take one more round trip: if its
 /// caller gives up and the sale ends while the request is on its way, it is carried out in the next sale. The same holds for
 /// a handle that sells many SKUs at once, since it remembers the sales of about a thousand. Keep a handle for the life of the
-/// process. Confirmations, cancellations, returns and extensions name only the request: do not use a request's id again in
-/// the next sale of a SKU. A restock that was never carried out is added to the sale that runs when it arrives.
+/// process. So may a [close](Self::close) or [reopen](Self::reopen) of such a handle be. Confirmations, cancellations, returns and
+/// extensions name only the request: do not use a request's id again in the next sale of a SKU. A restock that was never carried out is added to the sale that runs when it arrives.
 ///
 /// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them, their
 /// hold expired, or the call that frees them was given up before it was answered, may be seen up to the
@@ -324,22 +326,39 @@ impl Stock {
         let inner = &*self.0;
         observe::operation(name, inner.keys.namespace(), async {
             let shards = self.all_shards(sku)?;
-            let mut batch = Batch::new();
-            for shard in &shards {
-                batch.push(CLOSE.on(shard).key().arg(u32::from(closed)).idempotent());
+            // A copy of the request that arrives later changes no other sale.
+            let mut sale = inner.memory.sale(sku);
+            for _ in 0..SALES {
+                let mut batch = Batch::new();
+                for shard in &shards {
+                    let call = CLOSE.on(shard).key().arg(u32::from(closed));
+                    batch.push(call.arg(sale.as_deref().unwrap_or_default()).idempotent());
+                }
+                let (mut found, mut other) = (0, None);
+                for answer in batch.run::<(i32, String)>(&inner.store).await? {
+                    match answer? {
+                        (1, _) => found += 1,
+                        (-1, id) => other = Some(id),
+                        _ => {}
+                    }
+                }
+                match (found, other) {
+                    (0, None) => return Ok(false),
+                    (_, None) if found == shards.len() => return Ok(true),
+                    // A later sale than this handle knew of.
+                    (_, Some(id)) => {
+                        inner.memory.put_sale(sku, &id);
+                        sale = Some(id.into());
+                    }
+                    // The rest would be open when it is warm.
+                    (_, None) => {
+                        return Err(Error::unavailable(
+                            "a part of the sale is not warm: prewarm it, then repeat this",
+                        ));
+                    }
+                }
             }
-            let mut found = 0;
-            for answer in batch.run::<usize>(&inner.store).await? {
-                found += answer?;
-            }
-            match found {
-                0 => Ok(false),
-                _ if found == shards.len() => Ok(true),
-                // The rest would be open when it is warm.
-                _ => Err(Error::unavailable(
-                    "a part of the sale is not warm: prewarm it, then repeat this",
-                )),
-            }
+            Err(Error::unavailable("one sale followed the other meanwhile"))
         })
         .await
     }

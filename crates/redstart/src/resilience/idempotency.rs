@@ -168,20 +168,24 @@ impl Idempotency {
     /// [unknown](Run::Unknown), once it is certain that nothing happened. A claim of that run that reaches the store after
     /// this is refused, as one that was called off.
     ///
+    /// Returns `false` if a run has the key and its lease goes on: that run is not disturbed.
+    ///
     /// # Errors
     ///
     /// The store's errors, and [`is_config`](crate::Error::is_config) for an empty or overlong key.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the key may or may not be forgotten.
-    pub async fn forget(&self, key: &str) -> Result<()> {
+    /// Dropped before it is done, the key may or may not be forgotten, perhaps only later.
+    pub async fn forget(&self, key: &str) -> Result<bool> {
         let inner = &*self.0;
         observe::operation("idempotency.forget", inner.keys.namespace(), async {
             let entity = inner.keys.entity(key)?;
             let call = FORGET.on(&entity).key();
             let refused_for = inner.lease.max(LATE_CLAIM);
-            call.arg(millis(refused_for)).run::<()>(&inner.store).await
+            call.arg(millis(refused_for))
+                .run::<bool>(&inner.store)
+                .await
         })
         .await
     }

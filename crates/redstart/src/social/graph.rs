@@ -85,15 +85,15 @@ impl Side {
 /// # Limits
 ///
 /// Between two shards the sides differ for a moment, about two round trips. A step that arrives more than a day late may
-/// be taken for a new one, and a caller that stood still for more than an hour may be told that its follow is new if another caller
-/// completed it and a block had refused it. [`suggestions`](Self::suggestions) examines the newest [`MAX_FRIENDS`](Self::MAX_FRIENDS)
+/// be taken for a new one, and a caller that stood still for more than an hour, or while a thousand later follows of its account
+/// were refused, may be told that its follow is new if another caller completed it and a block had refused it. [`suggestions`](Self::suggestions) examines the newest [`MAX_FRIENDS`](Self::MAX_FRIENDS)
 /// accounts that an account follows, and the newest [`MAX_FOLLOWS`](Self::MAX_FOLLOWS) follows of each of them.
 ///
 /// # Keys
 ///
 /// `<ns>:graph:{<name>/<shards>/<shard>}:following:<account>`, `…:followers:<account>` and `…:blocks:<account>` are sorted
 /// sets by the time in microseconds; `…:seen:<account>` is what was applied recently, and `…:refused:<account>` which
-/// of its follows blocks ended within the last hour. `…:intents`, `…:pending` and
+/// of its follows blocks ended, the newest thousand, for an hour. `…:intents`, `…:pending` and
 /// `…:number` belong to the shard.
 ///
 /// # Round trips

@@ -45,6 +45,7 @@ pub(crate) fn check(cmd: &Cmd, connection: Connection) -> Result<()> {
     // By length first: nearly all commands leave here.
     let instead = match name.len() {
         4 if is_any(name, &["EXEC"]) => Instead::Dedicated,
+        4 if is_any(name, &["WAIT"]) => Instead::Writer,
         4 if is_any(name, &["AUTH"]) => Instead::Url,
         4 if is_any(name, &["QUIT", "SYNC"]) => Instead::Nothing,
         5 if is_any(name, &["WATCH", "MULTI"]) => Instead::Dedicated,
@@ -62,6 +63,7 @@ pub(crate) fn check(cmd: &Cmd, connection: Connection) -> Result<()> {
             _ => return Ok(()),
         },
         7 if is_any(name, &["DISCARD", "UNWATCH"]) => Instead::Dedicated,
+        7 if is_any(name, &["WAITAOF"]) => Instead::Writer,
         7 if is_any(name, &["MONITOR"]) => Instead::Nothing,
         8 if is_any(name, &["READONLY", "REPLCONF"]) => Instead::Nothing,
         9 if is_any(name, &["SUBSCRIBE"]) => Instead::Subscribe,
@@ -71,11 +73,17 @@ pub(crate) fn check(cmd: &Cmd, connection: Connection) -> Result<()> {
         12 if is_any(name, &["PUNSUBSCRIBE", "SUNSUBSCRIBE"]) => Instead::Subscribe,
         _ => return Ok(()),
     };
-    if instead == Instead::Dedicated && connection == Connection::Own {
+    let of_its_own = matches!(instead, Instead::Dedicated | Instead::Writer);
+    if of_its_own && connection == Connection::Own {
         return Ok(());
     }
     let name = String::from_utf8_lossy(name).to_ascii_uppercase();
     let how = match instead {
+        Instead::Writer => {
+            return Err(Error::config(format!(
+                "{name} speaks of what was written over the same connection: use store.dedicated() for the write and for it"
+            )));
+        }
         Instead::Dedicated => {
             "use store.dedicated(), or an atomic pipeline where nothing is watched"
         }
@@ -91,9 +99,16 @@ pub(crate) fn check(cmd: &Cmd, connection: Connection) -> Result<()> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Instead {
     Dedicated,
+    /// The connection that carried the writes.
+    Writer,
     Subscribe,
     Url,
     Nothing,
+}
+
+/// Whether the command asks what became of earlier writes of its connection.
+pub(crate) fn asks_for_writes(cmd: &Cmd) -> bool {
+    name(cmd).is_some_and(|name| is_any(name, &["WAIT", "WAITAOF"]))
 }
 
 /// Whether the command changes nothing, so that sending it twice does no harm.

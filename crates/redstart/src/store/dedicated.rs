@@ -41,6 +41,11 @@ use crate::{
 /// # Ok(()) }
 /// ```
 ///
+/// # Replication
+///
+/// `WAIT` and `WAITAOF` speak of what was written over their connection, so they are sent here, after the write. If the
+/// connection was lost in between, they are errors and not an answer about nothing.
+///
 /// # Transactions
 ///
 /// `WATCH`, `MULTI`, `EXEC` and atomic pipelines run on this connection, so that what is watched protects what is
@@ -219,7 +224,8 @@ impl Dedicated {
     /// # Errors
     ///
     /// Those of [`Store::query`](crate::Store::query). After the connection was lost while keys were watched or a
-    /// transaction was open, [`is_unavailable`](Error::is_unavailable), once; nothing was sent.
+    /// transaction was open, [`is_unavailable`](Error::is_unavailable), once; nothing was sent. The same for `WAIT` and
+    /// `WAITAOF` on a connection that has carried nothing yet.
     ///
     /// # Cancel safety
     ///
@@ -313,6 +319,11 @@ impl Destination for Dedicated {
                 self.transaction = Transaction::default();
                 return Err(Failure::Down(Error::unavailable(
                     "the connection was lost while keys were watched or a transaction was open: begin again",
+                )));
+            }
+            State::Closed if begins_with_a_question(&request.body) => {
+                return Err(Failure::Down(Error::unavailable(
+                    "nothing was written over this connection that could be confirmed: it is new, or was lost",
                 )));
             }
             State::Closed => self.open(request.deadline).await?,
@@ -417,6 +428,17 @@ impl Destination for Dedicated {
             Ok(dial) => dial.place(),
             Err(_) => self.backend.place(),
         }
+    }
+}
+
+/// Whether the first command asks what became of earlier writes of this connection.
+fn begins_with_a_question(body: &Body<'_>) -> bool {
+    match body {
+        Body::One(cmd) => command::asks_for_writes(cmd),
+        Body::Many { pipeline, .. } => pipeline
+            .cmd_iter()
+            .next()
+            .is_some_and(command::asks_for_writes),
     }
 }
 

@@ -18,6 +18,7 @@ use super::{
     command::{self, Connection},
     extension::Extensions,
     location::{self, Settings},
+    pool::Node,
     request::{Body, Request, array, compose},
     subscription::Hubs,
     transport::Dial,
@@ -448,24 +449,15 @@ impl Store {
                 .arg(count);
             cmd
         };
-        // `None` is the one server.
-        let nodes = match &*self.shared.backend {
-            Backend::Cluster(cluster) => {
-                let masters = cluster.current_masters(self.ends()).await;
-                let of = |node| Some((cluster, node));
-                masters.into_iter().map(of).collect()
-            }
-            _ => vec![None],
+        let nodes = self.scanned_nodes().await;
+        let before = match ends {
+            Some(_) => self.processes(&nodes).await,
+            None => None,
         };
-        for node in nodes {
+        for node in &nodes {
             let (mut cursor, mut here, mut pages) = (0, 0_usize, 0_usize);
             loop {
-                let page = page(cursor);
-                let request = Request::one(&page, self.ends()).hurry(self.hurry());
-                let reply = match &node {
-                    Some((cluster, node)) => cluster.ask(node, request).await?,
-                    None => self.request(request).await?,
-                };
+                let reply = self.ask_node(node.as_ref(), &page(cursor)).await?;
                 let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
                 let left = at_most.saturating_sub(here);
                 here = here.saturating_add(keys.len());
@@ -486,10 +478,53 @@ impl Store {
                 }
             }
         }
+        if complete && ends.is_some() {
+            // A cursor means nothing to another process, and keys that move to a node that was read before are missed.
+            let nodes = self.scanned_nodes().await;
+            complete = before.is_some() && self.processes(&nodes).await == before;
+        }
         Ok(Sample {
             keys: found.into_iter().collect(),
             complete,
         })
+    }
+
+    /// The masters that there are now; `None` is the one server.
+    async fn scanned_nodes(&self) -> Vec<Option<Arc<Node>>> {
+        match &*self.shared.backend {
+            Backend::Cluster(cluster) => {
+                let masters = cluster.current_masters(self.ends()).await;
+                masters.into_iter().map(Some).collect()
+            }
+            _ => vec![None],
+        }
+    }
+
+    async fn ask_node(&self, node: Option<&Arc<Node>>, cmd: &Cmd) -> Result<Value> {
+        let request = Request::one(cmd, self.ends()).hurry(self.hurry());
+        match (&*self.shared.backend, node) {
+            (Backend::Cluster(cluster), Some(node)) => cluster.ask(node, request).await,
+            _ => self.request(request).await,
+        }
+    }
+
+    /// Which processes have which slots; `None` if a server does not say who it is.
+    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<String>)> {
+        let version = match &*self.shared.backend {
+            Backend::Cluster(cluster) => cluster.version(),
+            _ => 0,
+        };
+        let mut info = redis::cmd("INFO");
+        info.arg("server");
+        let mut ids = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let reply = self.ask_node(node.as_ref(), &info).await.ok()?;
+            let text: String = redis::from_redis_value(reply).ok()?;
+            let mut lines = text.lines();
+            let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
+            ids.push(id.to_owned());
+        }
+        Some((version, ids))
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.
@@ -668,7 +703,8 @@ pub(super) fn count_doubt(error: &Error) {
 pub struct Sample {
     /// The keys, in no order that means anything.
     pub keys: Vec<Vec<u8>>,
-    /// Whether these are all keys that match: every node was asked to its end.
+    /// Whether these are all keys that match: every node was asked to its end, no other server took its place meanwhile, and no
+    /// slot moved. `false` also if a server does not answer `INFO`, which tells that.
     pub complete: bool,
 }
 

@@ -9,7 +9,7 @@ use redis::{
 use tokio::time::Instant;
 
 use super::command;
-use crate::error::{Error, Result, forget_arguments};
+use crate::error::{Error, Result, forget_arguments, reason_of_abort};
 
 /// Futures that are boxed because they are rare, so that those of all patterns need no room for them.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -245,6 +245,9 @@ pub(crate) fn aborted_by(error: &RedisError) -> Option<RedisError> {
     if error.kind() != ErrorKind::Server(ServerErrorKind::ExecAbort) {
         return None;
     }
+    if let Some(reason) = reason_of_abort(error) {
+        return Some(reason).filter(elsewhere_or_later);
+    }
     error
         .clone()
         .into_server_errors()?
@@ -368,5 +371,27 @@ mod tests {
         let error = composed.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
         assert!(!error.is_in_doubt(), "{error}");
+    }
+
+    #[test]
+    fn a_transaction_that_was_refused_as_a_whole_has_the_servers_reason() {
+        let answer = |text: &str| -> RedisError {
+            let line = format!("-EXECABORT Transaction discarded because of: {text}\r\n");
+            match redis::parse_redis_value(line.as_bytes()) {
+                Ok(Value::ServerError(error)) => error.into(),
+                other => panic!("{other:?}"),
+            }
+        };
+        for text in [
+            "MISCONF no room",
+            "OOM command not allowed",
+            "READONLY a replica",
+        ] {
+            let error = Error::from(answer(text));
+            assert!(error.is_unavailable(), "{error}");
+        }
+        assert!(refused_whole(&answer("READONLY a replica")));
+        assert!(!refused_whole(&answer("OOM command not allowed")));
+        assert!(aborted_by(&answer("MOVED 7 127.0.0.1:7000")).is_some());
     }
 }

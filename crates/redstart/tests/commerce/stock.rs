@@ -708,6 +708,32 @@ matrix! {
         Ok(())
     }
 
+    async fn a_copy_of_a_close_from_the_last_sale_does_not_close_the_next(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").build()?;
+        let other = Stock::builder(&store, backend.namespace(), "sale").build()?;
+        let shard = redstart::key::Keys::named(backend.namespace(), "stock", "sale")?.entity("tea")?;
+        stock.prewarm("tea", 10, HOUR).await?;
+        let id: String = store.query(redis::cmd("HGET").arg(shard.key()).arg("id")).await?;
+        end_sale(backend, &store, "tea", 1).await?;
+        other.prewarm("tea", 10, HOUR).await?;
+        let late = script("stock.close").on(&shard).key().arg(1).arg(&id);
+        assert_eq!(late.run::<(i32, String)>(&store).await?.0, -1);
+        let buy = async |request: &str| stock.reserve(&Request::new("tea", "ann", request), 1, HOLD).await;
+        assert!(held(buy("1").await?));
+        // A process that only knew the last sale closes this one.
+        let third = Stock::builder(&store, backend.namespace(), "sale").build()?;
+        for stock in [&third, &other] {
+            assert!(stock.close("tea").await?);
+            assert_eq!(buy("2").await?, Reserve::Closed);
+            assert!(stock.reopen("tea").await?);
+        }
+        end_sale(backend, &store, "tea", 1).await?;
+        other.prewarm("tea", 10, HOUR).await?;
+        assert!(third.close("tea").await? && stock.close("tea").await?);
+        Ok(())
+    }
+
     async fn a_sale_that_is_closed_while_it_is_warm_in_part_stays_closed(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;
@@ -1163,6 +1189,41 @@ async fn a_sale_has_nothing_of_one_whose_key_was_lost() -> anyhow::Result<()> {
     store.advance(HOLD * 2)?;
     let report = stock.report("tea").await?.expect("on sale");
     assert_eq!((report.free, report.held, report.sold), (15, 0, 0));
+    Ok(())
+}
+
+/// What comes back to a sale that the server has dropped must not make a sale without an end.
+#[tokio::test]
+async fn a_loan_that_ends_after_its_sale_was_lost_makes_no_sale() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let sale = redstart::key::Keys::named("gone", "stock", "sale")?.entity("tea")?;
+    let mut lent = redis::cmd("HSET");
+    lent.arg(sale.part("loans"))
+        .arg("loan")
+        .arg("5 1 0 4000000000000");
+    store.query::<()>(&lent).await?;
+    let settle = script("stock.settle_loan").on(&sale).key().part("loans");
+    let settle = settle.part("ended_loans").arg("loan").arg(0);
+    assert_eq!(settle.run::<u32>(&store).await?, 1);
+    let keys = store.scan("gone:*").await?;
+    assert_eq!(keys.len(), 1, "only that the loan has ended: {keys:?}");
+    let stock = Stock::builder(&store, "gone", "sale").build()?;
+    assert!(!stock.close("tea").await?);
+    assert_eq!(stock.report("tea").await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_restock_of_one_sale_is_known_until_a_day_after_the_next() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let stock = Stock::builder(&store, "ids", "sale").build()?;
+    stock.prewarm("tea", 10, HOUR).await?;
+    assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Added);
+    // The next day, an hour before the ids of that sale would go.
+    store.advance(24 * HOUR)?;
+    stock.prewarm("tea", 10, 72 * HOUR).await?;
+    store.advance(10 * HOUR)?;
+    assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Repeated);
     Ok(())
 }
 

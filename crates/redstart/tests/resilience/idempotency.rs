@@ -209,7 +209,8 @@ matrix! {
             };
             assert!(eventually(SOON, async || work.started() == 1).await);
             // Evicted, or its time was over.
-            keys.forget(&key).await?;
+            let record = redstart::key::Keys::named(backend.namespace(), "idempotency", "pay")?.entity(&key)?;
+            store.query::<()>(redis::cmd("DEL").arg(record.key())).await?;
             if taken {
                 assert_eq!(keys.run(&key, b"5", async { Ok::<_, WorkError<String>>("other".to_owned()) }).await?, done("other"));
             }
@@ -476,6 +477,59 @@ async fn claims_of_several_runs_that_were_called_off_are_refused() -> anyhow::Re
     Ok(())
 }
 
+/// A mark outlives what it is beside: a result that is about to end, one that has ended, and the claim of another run.
+#[tokio::test]
+async fn a_run_that_is_called_off_beside_another_one_is_refused_for_a_minute() -> anyhow::Result<()>
+{
+    #[derive(Debug, PartialEq)]
+    enum Beside {
+        Result,
+        PastResult,
+        Claim,
+    }
+    let second = Duration::from_secs(1);
+    for beside in [Beside::Result, Beside::PastResult, Beside::Claim] {
+        let store = Store::connect("memory://").await?;
+        let keys = Idempotency::builder(&store, "beside", "pay")
+            .ttl(second * 10)
+            .lease(second)
+            .build()?;
+        let entity = redstart::key::Keys::named("beside", "idempotency", "pay")?.entity("a")?;
+        let run = |token| RawRun {
+            store: &store,
+            entity: entity.clone(),
+            token,
+        };
+        let work = Work::default();
+        if beside == Beside::Claim {
+            // It is kept for a minute.
+            assert_eq!(run("other").begin().await?, ["started"]);
+            store.advance(second * 30)?;
+        } else {
+            if beside == Beside::PastResult {
+                // A mark keeps the key for longer than the result.
+                run("first").release().await?;
+            }
+            let first = keys.run("a", b"5", work.clone().pay()).await?;
+            assert_eq!(first, done("paid 1"), "{beside:?}");
+            let past = beside == Beside::PastResult;
+            store.advance(second * if past { 11 } else { 9 })?;
+        }
+        assert_eq!(run("late").release().await?, 0, "{beside:?}");
+        assert_eq!(run("late").begin().await?, ["void"], "{beside:?}");
+        store.advance(second * 40)?;
+        assert_eq!(run("late").begin().await?, ["void"], "{beside:?}");
+        // What it is beside has ended as it would have.
+        let count = work.started();
+        let again = keys.run("a", b"5", work.clone().pay()).await?;
+        assert_eq!(again, done(&format!("paid {}", count + 1)), "{beside:?}");
+        store.advance(second * 100)?;
+        let exists: u32 = store.query(redis::cmd("EXISTS").arg(entity.key())).await?;
+        assert_eq!(exists, 0, "{beside:?}: nothing stays");
+    }
+    Ok(())
+}
+
 /// A run with a short TTL, and `forget`, leave the marks of runs that were called off.
 #[tokio::test]
 async fn marks_of_runs_that_were_called_off_last_a_minute() -> anyhow::Result<()> {
@@ -512,7 +566,14 @@ async fn marks_of_runs_that_were_called_off_last_a_minute() -> anyhow::Result<()
     // Whoever had a key that is forgotten does not get it again by a copy of its request.
     keys.forget("a").await?;
     assert_eq!(late("dead").begin().await?, ["started"]);
-    keys.forget("a").await?;
+    // While its lease goes on it may be at work.
+    assert!(!keys.forget("a").await?);
+    assert!(matches!(
+        keys.run("a", b"5", work.clone().pay()).await?,
+        Run::Mismatch | Run::Busy { .. }
+    ));
+    store.advance(second * 2)?;
+    assert!(keys.forget("a").await?);
     for token in ["gone", "dead"] {
         assert_eq!(late(token).begin().await?, ["void"], "{token}");
     }

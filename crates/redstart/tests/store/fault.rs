@@ -444,9 +444,9 @@ async fn fault_a_slot_migration_goes_unnoticed() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Only the owner of a key knows who has its last write, and WAIT has no key.
+/// WAIT speaks of its own connection: on a new one, and on one that others share, it would confirm what nobody has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fault_wait_is_not_answered_by_a_node_that_has_nothing_to_wait_for() -> anyhow::Result<()> {
+async fn fault_wait_confirms_only_what_its_own_connection_wrote() -> anyhow::Result<()> {
     for kind in [Kind::Redis, Kind::Valkey] {
         let cluster = Cluster::builder(kind)
             .masters(3)
@@ -465,28 +465,86 @@ async fn fault_wait_is_not_answered_by_a_node_that_has_nothing_to_wait_for() -> 
         set.arg(entity.key()).arg(1);
         let mut wait = redis::cmd("WAIT");
         wait.arg(1).arg(10_000);
-        store.query::<()>(&set).await?;
+        let refused = store.query::<u64>(&wait).await.unwrap_err();
+        assert!(refused.is_config() && refused.to_string().contains("dedicated()"));
+        let mut own = store.dedicated(entity.key());
+        let patience = Duration::from_secs(10);
+        own.query::<()>(&set, Duration::ZERO).await?;
         assert_eq!(
-            store.query::<u64>(&wait).await?,
+            own.query::<u64>(&wait, patience).await?,
             1,
-            "{kind:?}: all replicas answer"
+            "{kind:?}: the replica answers"
         );
         cluster.node(replica).pause()?;
         let mut wait = redis::cmd("WAIT");
         wait.arg(1).arg(200);
-        for _ in 0..6 {
-            store.query::<()>(&set).await?;
-            assert_eq!(
-                store.query::<u64>(&wait).await?,
-                0,
-                "{kind:?}: nobody has it"
-            );
-        }
+        own.query::<()>(&set, Duration::ZERO).await?;
+        assert_eq!(
+            own.query::<u64>(&wait, patience).await?,
+            0,
+            "{kind:?}: nobody has it"
+        );
         let mut both = redis::pipe();
-        both.add_command(set).ignore().add_command(wait);
-        let (confirmed,): (u64,) = store.pipeline(&both).await?;
+        both.add_command(set.clone())
+            .ignore()
+            .add_command(wait.clone());
+        let (confirmed,): (u64,) = own.pipeline(&both).await?;
         assert_eq!(confirmed, 0, "{kind:?}: in a pipeline too");
+        // The connection that wrote is gone; the server has nothing to wait for on another one, and would answer 1.
+        own.query::<()>(&set, Duration::ZERO).await?;
+        cluster
+            .node(owner)
+            .command(&["CLIENT", "KILL", "TYPE", "normal"])
+            .await?;
+        for _ in 0..2 {
+            let lost = own.query::<u64>(&wait, patience).await.unwrap_err();
+            assert!(lost.is_unavailable(), "{kind:?}: {lost}");
+        }
+        let mut new = store.dedicated(entity.key());
+        let nothing = new.query::<u64>(&wait, patience).await.unwrap_err();
+        assert!(nothing.is_unavailable(), "{kind:?}: {nothing}");
         cluster.node(replica).resume()?;
     }
     Ok(())
+}
+
+/// Cursors of one process mean nothing to the next, which may end the walk at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_sample_through_a_restart_is_not_complete() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_secs(30))
+        .connect()
+        .await?;
+    let fill = async |keys: u64| {
+        let mut fill = redis::cmd("EVAL");
+        fill.arg("for i = 1, ARGV[1] do redis.call('SET', i, 1) end");
+        store.query::<()>(fill.arg(0).arg(keys)).await
+    };
+    for attempt in 1..=20 {
+        fill(200_000 * attempt).await?;
+        let whole = store.sample_for("1*", 10, Duration::MAX).await?;
+        assert!(!whole.complete, "more match");
+        let sample = tokio::spawn({
+            let store = store.clone();
+            async move { store.sample_for("nothing*", 10, Duration::MAX).await }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        server.kill9();
+        let in_time = !sample.is_finished();
+        server.restart().await?;
+        let sample = sample.await?;
+        if in_time {
+            assert!(sample.is_err() || !sample?.complete);
+            fill(1000).await?;
+            assert!(
+                store
+                    .sample_for("nothing*", 10, Duration::MAX)
+                    .await?
+                    .complete
+            );
+            return Ok(());
+        }
+    }
+    anyhow::bail!("the walk was always faster than the restart")
 }

@@ -77,12 +77,21 @@ impl Memory {
 
     /// The sale of this SKU has this id; an empty one is none.
     pub(super) fn put_sale(&self, sku: &str, id: &str) {
-        if !id.is_empty() {
-            self.place(sku).sale = Some(Sale {
-                sku: sku.into(),
-                id: id.into(),
-            });
+        if id.is_empty() {
+            return;
         }
+        let mut place = self.place(sku);
+        if let Some(known) = place.sale.as_ref().filter(|known| *known.sku == *sku) {
+            if *known.id == *id {
+                return;
+            }
+            // What was left of the sale before says nothing about this one.
+            place.forget(sku);
+        }
+        place.sale = Some(Sale {
+            sku: sku.into(),
+            id: id.into(),
+        });
     }
 
     /// Whether all shards together recently had fewer units than this.
@@ -125,15 +134,15 @@ impl Memory {
     }
 
     fn forget(&self, sku: &str) {
-        let mut place = self.place(sku);
-        place.returns = place.returns.wrapping_add(1);
-        if place
-            .sold_out
-            .as_ref()
-            .is_some_and(|seen| *seen.sku == *sku)
-        {
-            place.sold_out = None;
-        }
+        self.place(sku).forget(sku);
+    }
+}
+
+impl Place {
+    /// Forgets how many units there were, also for answers that are on their way.
+    fn forget(&mut self, sku: &str) {
+        self.returns = self.returns.wrapping_add(1);
+        self.sold_out.take_if(|seen| *seen.sku == *sku);
     }
 }
 
@@ -153,6 +162,21 @@ impl Drop for GiveBack<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_left_of_a_sale_is_not_taken_for_the_next_one() {
+        let memory = Memory::new(Clock::default(), Duration::from_secs(60));
+        memory.put_sale("tea", "a");
+        let asked = memory.ask("tea");
+        memory.put("tea", 1, asked);
+        memory.put_sale("tea", "a");
+        assert!(memory.is_short_of("tea", 2));
+        memory.put_sale("tea", "b");
+        assert!(!memory.is_short_of("tea", 2));
+        // An answer of the first sale that was on its way.
+        memory.put("tea", 1, asked);
+        assert!(!memory.is_short_of("tea", 2));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_from_before_units_came_back_is_not_remembered() {

@@ -3,6 +3,7 @@
 -- KEYS     1  sale
 --          2  requests  3  holds  4  users  5  loans: of an earlier sale that is gone
 --          6  expired (stream)
+--          7  restocks
 -- ARGV     1  id of the sale, the same in all shards and never used again
 --          2  units of all shards
 --          3  units of this shard
@@ -20,7 +21,9 @@ if ends <= math.floor(now() / 1000) then return { -1, ARGV[1], tonumber(ARGV[2])
 -- must not add anything here.
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 -- The stream is read during this sale too.
-redis.call('PEXPIREAT', KEYS[6], string.format('%.0f', ends + 86400000))
+local keep = string.format('%.0f', ends + 86400000)
+redis.call('PEXPIREAT', KEYS[6], keep)
+redis.call('PEXPIREAT', KEYS[7], keep, 'GT')
 redis.call('HSET', KEYS[1], 'free', ARGV[3], 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0,
   'ends', ARGV[4], 'id', ARGV[1], 'units', ARGV[2])
 if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'closed', 1) end

@@ -92,7 +92,8 @@ impl Stock {
         let call = |n: usize, sale: &Sale| -> Call<'_> {
             let call = PREWARM.on(&shards[n]).key().part("requests");
             let call = call.part("holds").part("users").part("loans");
-            let call = call.part("expired").arg(&sale.id).arg(sale.units);
+            let call = call.part("expired").part("restocks");
+            let call = call.arg(&sale.id).arg(sale.units);
             let call = call.arg(self.share(sale.units, n)).arg(sale.ends);
             call.arg(u32::from(sale.closed))
         };

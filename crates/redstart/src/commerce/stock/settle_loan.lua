@@ -12,7 +12,10 @@ local qty, ends = string.match(loan, '^(%d+) %d+ %d+ (%d+)')
 redis.call('HDEL', KEYS[2], ARGV[1])
 redis.call('HSET', KEYS[3], ARGV[1], 1)
 redis.call('PEXPIREAT', KEYS[3], ends)
-redis.call('HINCRBY', KEYS[1], 'lent', -qty)
-redis.call('HINCRBY', KEYS[1], 'moves', 1)
-if ARGV[2] == '0' then redis.call('HINCRBY', KEYS[1], 'free', qty) end
+-- A sale that was evicted is not begun again by what comes back to it.
+if redis.call('HEXISTS', KEYS[1], 'ends') == 1 then
+  redis.call('HINCRBY', KEYS[1], 'lent', -qty)
+  redis.call('HINCRBY', KEYS[1], 'moves', 1)
+  if ARGV[2] == '0' then redis.call('HINCRBY', KEYS[1], 'free', qty) end
+end
 return 1

@@ -8,7 +8,9 @@
 //!    to the next generation. Nothing is lost between two partitions' marks, because an element belongs to one.
 //! 4. `ready`: the root names the next generation as the current one, and the old partitions are freed.
 //!
-//! A rebuild whose process died in step 1 or 2 is replaced by the next one; in step 3 it is completed by the next one.
+//! A rebuild whose process died in step 1 or 2 is replaced by the next one; in step 3 it is completed by the next one, unless
+//! a failover lost the mark of a partition in between: then it is replaced too, and calls about elements of the partitions that
+//! had moved are errors until the next rebuild has ended.
 //! A failover may lose the root's change to `sealing` while partitions are marked as moved: then the root says `building`,
 //! and the rebuild is completed all the same. If it lost the whole rebuild, partitions name a generation that the root does
 //! not: calls about their elements are errors until the next rebuild has ended.
@@ -247,12 +249,13 @@ impl BloomRebuild {
     ///
     /// [`is_config`](Error::is_config) if another rebuild took over; otherwise those of the
     /// [store](crate::Store::query). If it fails half-way, the filter still answers correctly and the next rebuild
-    /// completes it.
+    /// completes it. If a failover lost a part of what this rebuild wrote, the next one begins from nothing, and until it has ended
+    /// calls about some elements are errors.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the switch has happened, has not, or is completed by the next rebuild; elements
-    /// are found in every case.
+    /// If the future is dropped, the switch has happened, has not, or is completed by the next rebuild, with the exception
+    /// above; an element that was added is never reported as absent.
     pub async fn finish(self) -> Result<()> {
         let filter = &self.filter;
         observe::operation("bloom.finish", filter.keys.namespace(), async {

@@ -2,7 +2,7 @@
 --
 -- KEYS     1  the request (hash: f fingerprint, t token of the run, e end of its lease in us, r result,
 --             u set if its outcome is unknown, 'v' and a token for each run that was called off before it began with the
---             end of that mark in ms, l the last of these ends, x the end of the result in ms if marks outlive it)
+--             end of that mark in ms, l the last of these ends, x the end of all but the marks in ms if these last longer)
 -- ARGV     1  fingerprint
 --          2  token of this run
 --          3  lease in us

@@ -16,7 +16,6 @@ if last and tonumber(last) <= now() / 1000 + ARGV[4] then
 end
 if last then
   redis.call('HDEL', KEYS[1], 'e', 'u')
-  redis.call('HSET', KEYS[1], 'x', string.format('%.0f', math.floor(now() / 1000) + ARGV[4]))
 else
   redis.call('DEL', KEYS[1])
 end

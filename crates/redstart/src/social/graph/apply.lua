@@ -2,7 +2,7 @@
 -- nothing: the last number that was applied for a is remembered for a day.
 -- KEYS[1] accounts that b follows  KEYS[2] accounts that follow b  KEYS[3] accounts that b blocks  KEYS[4] numbers seen by b
 -- KEYS[5] intents of b's shard: pair -> operation and number  KEYS[6] intents by time  KEYS[7] the last number of b's shard
--- KEYS[8] follows of b that blocks ended within the last hour: account and number
+-- KEYS[8] the newest thousand follows of b that blocks ended, for an hour: account and number
 -- ARGV[1] follow, unfollow or block  ARGV[2] a  ARGV[3] b  ARGV[4] number
 -- Returns {1 if a follows b now, 0 if not; the last number of b's shard}
 local operation, a, b = ARGV[1], ARGV[2], ARGV[3]
@@ -27,6 +27,7 @@ if number > seen then
       redis.call('ZREM', KEYS[6], pair)
       local cancelled = string.sub(pending, 8)
       redis.call('ZADD', KEYS[8], cancelled, a .. '\0' .. cancelled)
+      redis.call('ZREMRANGEBYRANK', KEYS[8], 0, -1001)
       redis.call('EXPIRE', KEYS[8], 3600)
     end
   end

@@ -40,7 +40,7 @@ pub enum Followed {
     New,
     /// The account was followed already.
     Already,
-    /// One of the two blocks the other; nothing was written.
+    /// One of the two blocks the other.
     Blocked,
 }
 

@@ -1,7 +1,7 @@
 -- The last of three steps between two shards: makes a's side equal to b's and removes the intent, if it is still
 -- this one.
 -- KEYS[1] accounts that a follows  KEYS[2] intents of the shard: pair -> operation and number  KEYS[3] intents by time
--- KEYS[4] numbers seen by a  KEYS[5] follows of a that blocks ended within the last hour: account and number
+-- KEYS[4] numbers seen by a  KEYS[5] the newest thousand follows of a that blocks ended, for an hour: account and number
 -- ARGV[1] follow, unfollow or block  ARGV[2] a  ARGV[3] b  ARGV[4] number  ARGV[5] 1 if b's side has the follow
 -- ARGV[6] the last number of b's shard
 -- Returns 0 if a block refused or cancelled this follow, else 1. Another caller may have completed it, and a later change
@@ -19,10 +19,8 @@ if redis.call('HGET', KEYS[2], pair) == ARGV[1] .. ' ' .. ARGV[4] then
       redis.call('ZREM', KEYS[1], ARGV[3])
       if ARGV[1] == 'follow' then
         -- Its caller may be another one.
-        local hour_ago = string.format('%.0f', tonumber(ARGV[4]) - 3600 * 1000000)
-        local old = redis.call('ZRANGE', KEYS[5], '-inf', hour_ago, 'BYSCORE', 'LIMIT', 0, 100)
-        if #old > 0 then redis.call('ZREM', KEYS[5], unpack(old)) end
         redis.call('ZADD', KEYS[5], ARGV[4], ARGV[3] .. '\0' .. ARGV[4])
+        redis.call('ZREMRANGEBYRANK', KEYS[5], 0, -1001)
         redis.call('EXPIRE', KEYS[5], 3600)
       end
     end

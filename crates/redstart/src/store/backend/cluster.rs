@@ -433,6 +433,11 @@ impl Cluster {
         reply
     }
 
+    /// Changes with the table of slots.
+    pub(crate) fn version(&self) -> u64 {
+        *self.version.borrow()
+    }
+
     /// The masters by a table that is read now, for requests that no redirection corrects. If it cannot be read, those
     /// that are known.
     pub(crate) async fn current_masters(&self, deadline: Instant) -> Vec<Arc<Node>> {

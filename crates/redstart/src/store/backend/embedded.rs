@@ -370,8 +370,6 @@ fn needs_own_session(cmd: &Cmd) -> bool {
         b"BZPOPMAX",
         b"BZPOPMIN",
         b"CLIENT",
-        b"WAIT",
-        b"WAITAOF",
         b"XREAD",
         b"XREADGROUP",
     ];
@@ -380,7 +378,7 @@ fn needs_own_session(cmd: &Cmd) -> bool {
     };
     matches!(
         name.first().map(u8::to_ascii_uppercase),
-        Some(b'B' | b'C' | b'W' | b'X')
+        Some(b'B' | b'C' | b'X')
     ) && OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 

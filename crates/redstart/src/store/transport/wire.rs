@@ -133,6 +133,7 @@ enum Expects {
 struct Many {
     /// How many replies are still to come, the wanted ones included.
     left: usize,
+    transaction: bool,
     skip: usize,
     count: usize,
     replies: Vec<Value>,
@@ -318,6 +319,7 @@ fn write(body: Body<'_>, out: &mut Vec<u8>) -> Expects {
             }
             Expects::Many(Box::new(Many {
                 left,
+                transaction,
                 skip: offset,
                 count,
                 replies: Vec::with_capacity(count),
@@ -349,7 +351,13 @@ impl Many {
         }
         Some(match self.refusal.take() {
             Some(refusal) => Value::ServerError(refusal),
-            None => Value::Array(std::mem::take(&mut self.replies)),
+            None => match &mut self.replies[..] {
+                // EXEC was refused, so nothing was carried out.
+                [refused @ Value::ServerError(_)] if self.transaction => {
+                    std::mem::replace(refused, Value::Nil)
+                }
+                _ => Value::Array(std::mem::take(&mut self.replies)),
+            },
         })
     }
 }

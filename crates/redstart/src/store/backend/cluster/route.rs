@@ -35,7 +35,7 @@ pub(super) enum Gather {
     Concat,
     /// MGET: each reply's elements go back to where their keys stood.
     Positions,
-    /// SCRIPT EXISTS, WAIT, WAITAOF: something is there, or was confirmed, only as far as it is so on every node.
+    /// SCRIPT EXISTS: something is there only as far as it is so on every node.
     Least,
 }
 
@@ -68,9 +68,8 @@ fn first_key(name: &[u8], args: &[&[u8]]) -> Option<usize> {
         b"PING" | b"ECHO" | b"TIME" | b"INFO" | b"COMMAND" | b"CLIENT" | b"HELLO" | b"AUTH"
         | b"SELECT" | b"CLUSTER" | b"ROLE" | b"LASTSAVE" | b"LATENCY" | b"SLOWLOG" | b"ACL"
         | b"MODULE" | b"PUBLISH" | b"PUBSUB" | b"RANDOMKEY" | b"READONLY" | b"READWRITE"
-        | b"WAIT" | b"WAITAOF" | b"SCAN" | b"ASKING" | b"DEBUG" | b"MULTI" | b"EXEC"
-        | b"DISCARD" | b"RESET" | b"FLUSHALL" | b"FLUSHDB" | b"CONFIG" | b"SCRIPT"
-        | b"FUNCTION" | b"DBSIZE" | b"KEYS" => {
+        | b"SCAN" | b"ASKING" | b"DEBUG" | b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET"
+        | b"FLUSHALL" | b"FLUSHDB" | b"CONFIG" | b"SCRIPT" | b"FUNCTION" | b"DBSIZE" | b"KEYS" => {
             return None;
         }
         _ => 1,
@@ -166,8 +165,6 @@ pub(super) fn route(cmd: &Cmd) -> Route {
                 Route::AllMasters(Gather::First)
             }
         }
-        // Nobody knows which of them has the last write.
-        b"WAIT" | b"WAITAOF" => Route::AllMasters(Gather::Least),
         b"DBSIZE" => Route::AllMasters(Gather::Sum),
         b"SCAN" => Route::Nowhere(Error::config(
             "SCAN sees the keys of one node of a Cluster, and the others do not know its cursor: use store.scan(), \
@@ -338,7 +335,6 @@ mod tests {
             ("PFMERGE to a b", "to a b"),
             ("BITOP AND to a b", "to a b"),
             ("MSETEX 2 a 1 b 2 EX 9", "a b"),
-            ("WAITAOF 1 0 100", ""),
             ("ZUNIONSTORE to 2 a b WEIGHTS 1 2", "to a b"),
             ("ZRANGESTORE to a 0 -1", "to a"),
             ("ZMPOP 2 a b MIN", "a b"),

@@ -266,6 +266,27 @@ async fn a_transaction_with_a_refused_command_is_answered_by_the_refusal_that_he
 }
 
 #[tokio::test]
+async fn a_transaction_whose_exec_is_refused_is_answered_by_the_refusal() {
+    let (wire, mut theirs) = pair().await;
+    let mut pipeline = redis::pipe();
+    pipeline.atomic().cmd("SET").arg("a").arg(1);
+    let deadline = Instant::now() + LONG;
+    let (outcome, ()) = tokio::join!(
+        wire.send(Request::new(Body::all(&pipeline), deadline)),
+        async {
+            theirs.read_exact(&mut [0; 15]).await.unwrap();
+            let replies = b"+OK\r\n+QUEUED\r\n-MOVED 1 127.0.0.1:1\r\n";
+            theirs.write_all(replies).await.unwrap();
+        }
+    );
+    let outcome = outcome.unwrap();
+    assert!(
+        matches!(&outcome, Value::ServerError(error) if error.code() == "MOVED"),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test]
 async fn an_empty_pipeline_takes_nobodys_reply() {
     let (wire, theirs) = pair().await;
     tokio::spawn(echo(theirs, 1 << 20));
