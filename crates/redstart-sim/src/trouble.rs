@@ -117,32 +117,26 @@ impl Troubles {
         met.any(|trouble| is(trouble.what))
     }
 
-    /// For how long at most, in one piece, a client could not do anything between these times.
-    pub fn longest(&self, client: usize, from: Duration, to: Duration) -> Duration {
+    /// For how long, all in all, a client could not do much between these times. What goes wrong has consequences for some time
+    /// `after` it.
+    pub fn lasted(&self, client: usize, from: Duration, to: Duration, after: Duration) -> Duration {
         let all = self.all.lock();
         let mut parts: Vec<_> = all
             .iter()
             .filter(|trouble| trouble.client.is_none_or(|of| of == client))
-            .map(|trouble| (trouble.from.max(from), trouble.to.min(to)))
-            .filter(|(begin, end)| begin <= end)
+            .map(|trouble| (trouble.from.max(from), (trouble.to + after).min(to)))
+            .filter(|(begin, end)| begin < end)
             .collect();
         drop(all);
         parts.sort();
-        let (mut longest, mut piece) = (Duration::ZERO, None::<(Duration, Duration)>);
+        let (mut lasted, mut until) = (Duration::ZERO, from);
         for (begin, end) in parts {
-            let (since, until) = match piece {
-                Some((since, until)) if begin <= until + BETWEEN => (since, until.max(end)),
-                _ => (begin, end),
-            };
-            longest = longest.max(until - since);
-            piece = Some((since, until));
+            lasted += end.saturating_sub(begin.max(until));
+            until = until.max(end);
         }
-        longest
+        lasted
     }
 }
-
-/// What follows that soon is still the same: nothing has come through in between.
-const BETWEEN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
@@ -177,9 +171,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn troubles_that_follow_each_other_are_one() {
+    async fn troubles_at_the_same_time_count_once() {
         let troubles = troubles(&[(Some(1), 2, 3), (None, 3, 5), (Some(0), 0, 9), (None, 7, 8)]);
-        assert_eq!(troubles.longest(1, Duration::ZERO, SECOND * 9), SECOND * 3);
-        assert_eq!(troubles.longest(1, SECOND * 4, SECOND * 9), SECOND);
+        let lasted = |from: u32, after: u32| {
+            troubles.lasted(1, SECOND * from, SECOND * 9, SECOND * after)
+        };
+        assert_eq!(lasted(0, 0), SECOND * 4);
+        assert_eq!(lasted(4, 0), SECOND * 2);
+        assert_eq!(lasted(4, 1), SECOND * 4);
     }
 }

@@ -44,6 +44,8 @@ const FINISH_WITHIN: Duration = Duration::from_secs(180);
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 /// How long after a process has dropped its stores its last task may end: what tries again in the background does so for a while.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
+/// How long it takes to make a connection again, beside the deadline of the call that failed: pauses of up to 400 ms.
+const AGAIN: Duration = Duration::from_millis(500);
 /// How long the last checks may take.
 const SETTLE_WITHIN: Duration = Duration::from_secs(180);
 
@@ -527,13 +529,23 @@ impl World {
         }
     }
 
-    /// Whether nothing went wrong for a client between these times, and nothing was lost, so that it kept whatever it had.
-    pub fn is_undisturbed(&self, client: usize, from: Duration, to: Duration) -> bool {
-        let data = self.may_have_lost(from, to)
-            || self.has_evicted(from, to)
-            || self.clock_jumped(from, to)
-            || self.was_suspended(from, to);
-        !data && !self.troubles.any(client, from, to, |_| true)
+    /// Whether a client kept a lease that it has renewed every third of it since it asked for it: nothing that a server knew was
+    /// lost, no clock that counts jumped, and no renewal was hindered for so long that the lease ended.
+    pub fn must_keep_lease(&self, client: usize, asked: Duration, lease: Duration) -> bool {
+        let now = self.now();
+        let data = self.may_have_lost(asked, now)
+            || self.has_evicted(asked, now)
+            || self.clock_jumped(asked, now)
+            || self.was_suspended(asked, now);
+        let clock = || self.troubles.any(client, asked, now, |what| what == What::Clock);
+        !data && !clock() && !self.was_hindered(client, asked, lease)
+    }
+
+    /// Whether a client could not renew a lease in time, all that went wrong since it asked for it taken together: the first
+    /// attempt is made when a third of the lease has passed, and those that fail are followed by pauses of up to a third.
+    pub fn was_hindered(&self, client: usize, asked: Duration, lease: Duration) -> bool {
+        let after = self.plan.deadline + AGAIN;
+        self.troubles.lasted(client, asked, self.now(), after) >= lease / 3
     }
 
     /// Whether anything was found broken so far.

@@ -263,9 +263,10 @@ impl Holding {
         for pause in pauses(client, self.ttl_of(client), 3) {
             tokio::time::sleep(pause).await;
             let valid = granted.is_valid();
-            if !ended && !valid && world.is_undisturbed(client.index, from, world.now()) {
+            let ttl = self.ttl_of(client);
+            if !ended && !valid && world.must_keep_lease(client.index, from, ttl) {
                 world.breach(format!(
-                    "client {} lost a {:?} lock although nothing went wrong since it asked for it",
+                    "client {} lost a {:?} lock although nothing kept it from renewing it",
                     client.index, self.kind
                 ));
             }

@@ -325,9 +325,9 @@ impl Locking {
     fn lost(&self, client: &Client, name: &str, asked: Asked) {
         let world = &client.world;
         client.note(format_args!("has lost {name}"));
-        if world.is_undisturbed(client.index, asked.from, world.now()) {
+        if world.must_keep_lease(client.index, asked.from, self.ttl_of(client)) {
             world.breach(format!(
-                "client {} lost {name} although nothing went wrong since it asked for it",
+                "client {} lost {name} although nothing kept it from renewing it",
                 client.index
             ));
         }
