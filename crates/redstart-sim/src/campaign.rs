@@ -141,7 +141,7 @@ impl Campaign {
                         breaches: outcome.breaches,
                     });
                     // Enough to work on.
-                    over.fetch_or(report.failures.len() >= 20, Ordering::Relaxed);
+                    over.fetch_or(report.failures.len() >= 200, Ordering::Relaxed);
                 }
             }
         };

@@ -178,6 +178,7 @@ impl Client {
         share: u64,
         call: impl Future<Output = T>,
     ) -> Option<T> {
+        let asked = self.world.now();
         let ended = match self.dice.per_mille(share) {
             true => self.drop_within(call).await,
             false => Some(call.await),
@@ -187,7 +188,7 @@ impl Client {
             Some(answer) => tally.answered(answer.is_fine()),
         });
         if let Some(answer) = &ended {
-            self.heard(answer);
+            self.heard(answer, asked);
         }
         ended
     }
@@ -216,10 +217,10 @@ impl Client {
         self.perhaps_dropped(share, call).await
     }
 
-    /// The answer to a call: there must be a reason if it is an error.
-    pub fn heard(&self, answer: &impl Answer) {
+    /// The answer to a call that was made at a time: there must be a reason if it is an error.
+    pub fn heard(&self, answer: &impl Answer, asked: Duration) {
         if let Some(error) = answer.error() {
-            self.world.hear_error(error);
+            self.world.hear_error(error, self.index, asked);
         }
     }
 

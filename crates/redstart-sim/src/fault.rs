@@ -11,6 +11,7 @@ use crate::{
     plan::{Fault, FaultKind, Lost, OldMaster, Shape},
     server::{Found, Injection, Role, load},
     slots::Moving,
+    trouble::What,
     workload::{Pattern, Workload},
     world::World,
 };
@@ -76,7 +77,15 @@ impl World {
         // These are counted when somebody notices.
         let later = matches!(
             kind,
-            FaultKind::StopAtReply { .. } | FaultKind::DiskFails { .. }
+            FaultKind::StopAtReply { .. }
+                | FaultKind::DiskFails { .. }
+                | FaultKind::CutInside { .. }
+                | FaultKind::Silence { .. }
+                | FaultKind::Answer { .. }
+                | FaultKind::Evict { .. }
+                | FaultKind::Refuse { .. }
+                | FaultKind::Forget { .. }
+                | FaultKind::NoMemory { .. }
         );
         if happened && !later {
             self.happened(kind.name());
@@ -94,7 +103,7 @@ impl World {
         workload: &Arc<dyn Workload>,
     ) -> bool {
         match *kind {
-            FaultKind::Cut { client } => self.net.cut(Peer::Client(client)),
+            FaultKind::Cut { client } => return self.net.cut(Peer::Client(client)) > 0,
             FaultKind::CutInside {
                 client,
                 reply,
@@ -107,6 +116,8 @@ impl World {
                 down,
                 lasts,
             } => {
+                self.troubles
+                    .add(What::Line, Some(client), Some(server), lasts);
                 let (client, server) = (Peer::Client(client), Peer::Server(server));
                 for (blocked, from, to) in [(up, client, server), (down, server, client)] {
                     if blocked {
@@ -123,6 +134,7 @@ impl World {
             } => return self.kill_client(client, silently, lasts, workload),
             FaultKind::Hang { server, lasts } => {
                 self.servers[server].hang();
+                self.troubles.of_server(What::Server, server, lasts);
                 self.later(lasts, move |world| world.servers[server].wake());
             }
             FaultKind::Crash {
@@ -133,6 +145,7 @@ impl World {
             } => return self.crash(server, lost, silently, lasts, kept),
             FaultKind::Refuse { server, lasts } => {
                 self.servers[server].refuse(true);
+                self.troubles.of_server(What::Server, server, lasts);
                 self.later(lasts, move |world| world.servers[server].refuse(false));
             }
             FaultKind::Answer {
@@ -150,8 +163,7 @@ impl World {
                 self.later(lasts, move |world| world.servers[server].inject(None));
             }
             FaultKind::Forget { server } => {
-                let flush = [Bytes::from_static(b"SCRIPT"), Bytes::from_static(b"FLUSH")];
-                drop(self.servers[server].engine().session().execute(&flush));
+                self.servers[server].forget();
             }
             FaultKind::Failover {
                 old,
@@ -185,6 +197,8 @@ impl World {
             }
             FaultKind::ClockJump { client, ahead } => {
                 self.lives[client].process.lock().clock_jumps(ahead);
+                self.troubles
+                    .of_client(What::Clock, client, Duration::ZERO);
             }
             FaultKind::Suspend { client, lasts } => {
                 let process = self.lives[client].process.lock().clone();
@@ -205,6 +219,8 @@ impl World {
                 if !self.servers[server].disk_fails(room, syncs_fail) {
                     return false;
                 }
+                let what = What::Answer("MISCONF");
+                self.troubles.of_server(what, server, lasts + LOG_ROUND);
                 self.later(lasts, move |world| world.servers[server].disk_works());
                 self.try_log(server, self.now() + lasts, false);
             }
@@ -213,6 +229,7 @@ impl World {
                     return false;
                 }
                 self.servers[server].starve(true);
+                self.troubles.of_server(What::Answer("OOM"), server, lasts);
                 self.later(lasts, move |world| world.servers[server].starve(false));
             }
             FaultKind::StopAtReply { client, lasts } => {
@@ -239,6 +256,10 @@ impl World {
             if !fine && !noticed {
                 world.happened("disk fails");
             }
+            if !fine {
+                let what = What::Answer("MISCONF");
+                world.troubles.of_server(what, server, 2 * LOG_ROUND);
+            }
             if world.now() <= until || !fine {
                 world.try_log(server, until, noticed || !fine);
             }
@@ -259,6 +280,7 @@ impl World {
         self.trace
             .note(peer, format_args!("evicts {}", gone.join(" ")));
         self.evicted();
+        self.happened("evict");
         if !matches!(self.plan.pattern, Pattern::Bloom | Pattern::CacheTags) {
             self.lost(self.now(), self.now());
         }
@@ -271,6 +293,7 @@ impl World {
             return false;
         }
         process.stop();
+        self.troubles.of_client(What::Process, client, lasts);
         life.stopped.lock().0 = Some(Instant::now());
         self.later(lasts, move |world| {
             // It was killed meanwhile: what its successor does is not its concern.
@@ -312,6 +335,8 @@ impl World {
             return false;
         }
         process.kill();
+        self.troubles
+            .of_client(What::Process, client, lasts.max(RESTART));
         self.net.leave(Peer::Client(client), silently);
         workload.killed(client);
         let workload = workload.clone();
@@ -369,6 +394,8 @@ impl World {
             }
         };
         let crash = self.servers[server].crash(silently);
+        self.troubles
+            .of_server(What::Server, server, lasts.max(RESTART));
         self.later(lasts.max(RESTART), move |world| {
             // It crashed once more, in a failover, and is down until that says otherwise.
             if world.servers[server].crashes() != crash {
@@ -440,6 +467,9 @@ impl World {
                 }
             }
         });
+        let known = sentinel_delay(self.servers.len() - 1, knows_after);
+        let lasts = known.max(knows_after).max(RESTART);
+        self.troubles.add(What::Master, None, None, lasts);
         let hosts = [before, after].map(|index| self.servers[index].host.clone());
         for sentinel in 2..self.servers.len() {
             let delay = sentinel_delay(sentinel, knows_after);
@@ -485,6 +515,7 @@ impl World {
         };
         self.lost(from, now);
         self.servers[server].crash(true);
+        self.troubles.add(What::Slots, None, None, known_after);
         self.later(known_after, move |world| {
             // Both are gone: a machine of its own takes the node's place, under its old name.
             if !world.servers[to].takes_data() {
@@ -552,6 +583,8 @@ impl World {
         }
         let moving = Moving { part, from, to };
         map.set_moving(Some(moving));
+        self.troubles
+            .add(What::Slots, None, None, lasts + known_after);
         const STEPS: u32 = 4;
         for step in 1..=STEPS {
             self.later(lasts * step / STEPS, move |world| {
@@ -576,6 +609,7 @@ impl World {
                 _ => false,
             });
             if !replaced && tries > 0 {
+                self.troubles.add(What::Slots, None, None, MOVE_AGAIN);
                 return self.later(MOVE_AGAIN, move |world| {
                     world.end_move(moving, known_after, tries - 1);
                 });
@@ -591,6 +625,7 @@ impl World {
         }
         // Subscribers of the part are put out; their connections are closed here, which is harsher.
         self.servers[from].disconnect();
+        self.troubles.add(What::Slots, None, None, known_after);
         self.later(known_after + Duration::from_millis(1), move |world| {
             let Some(map) = &world.map else { return };
             // Unless the node was replaced meanwhile.

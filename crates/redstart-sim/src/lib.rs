@@ -23,6 +23,7 @@
 //! | `view_lease` | who builds a sorted view, as the servers gave it out |
 //! | `probe_place` | the places of a breaker's probes, as the servers gave them out |
 //! | `reason` | whether a fault of the world explains an error |
+//! | `trouble` | what really went wrong, with whom and when |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
 //! | `campaign`, `mutation` | many worlds; worlds without one of the library's checks |
 //! | `shrink`, `timeline` | a broken world made smaller, and told to a person |
@@ -59,6 +60,7 @@ pub mod shrink;
 mod slots;
 pub mod timeline;
 mod trace;
+mod trouble;
 mod view_lease;
 mod workload;
 mod world;

@@ -19,10 +19,17 @@ use parking_lot::Mutex;
 use redstart::sim::{Network, Socket, current};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{agenda::Agenda, dice::Dice, trace::Trace};
+use crate::{
+    agenda::Agenda,
+    dice::Dice,
+    trace::Trace,
+    trouble::{Troubles, What},
+};
 
 /// What was sent and not acknowledged for this long ends the connection at the sender.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+/// For how many of the usual delays a new connection is slow: it is greeted, and its first script goes twice.
+const COLD: u64 = 12;
 
 /// Who is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +69,8 @@ pub enum Reach {
     Listening,
     /// Nobody listens, and the host says so.
     Refused,
+    /// Somebody listens, and takes no more connections.
+    Refusing,
     /// The host is gone: nothing answers.
     Gone,
 }
@@ -79,6 +88,7 @@ pub trait Host: Send + Sync {
 /// All connections, and who can reach whom.
 pub struct Net {
     trace: Arc<Trace>,
+    troubles: Arc<Troubles>,
     agenda: Arc<Agenda>,
     seed: u64,
     weather: Weather,
@@ -163,9 +173,16 @@ impl Lane {
 
 impl Net {
     /// A network without hosts.
-    pub fn new(trace: Arc<Trace>, agenda: Arc<Agenda>, seed: u64, weather: Weather) -> Arc<Self> {
+    pub fn new(
+        trace: Arc<Trace>,
+        troubles: Arc<Troubles>,
+        agenda: Arc<Agenda>,
+        seed: u64,
+        weather: Weather,
+    ) -> Arc<Self> {
         Arc::new(Self {
             trace,
+            troubles,
             agenda,
             seed,
             weather,
@@ -240,14 +257,17 @@ impl Net {
         inner.connections.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Breaks all connections of a peer; both sides are told.
-    pub fn cut(&self, peer: Peer) {
-        for connection in self.of(peer) {
+    /// Breaks all connections of a peer; both sides are told. How many there were.
+    pub fn cut(&self, peer: Peer) -> usize {
+        let open = self.of(peer);
+        for connection in &open {
+            connection.is_in_trouble();
             self.trace
                 .aside("network", format_args!("cut of {connection}"));
             connection.reset(0);
             connection.reset(1);
         }
+        open.len()
     }
 
     /// The next bytes that this client sends (or receives) go through up to a point, where the connection breaks.
@@ -284,7 +304,16 @@ impl Net {
             .count()
     }
 
-    fn delay(&self, dice: &mut Dice) -> Duration {
+    fn delay(&self, dice: &mut Dice, from: Peer, to: Peer) -> Duration {
+        let usual = Duration::from_millis(self.weather.delay.1);
+        let delay = self.drawn(dice);
+        if delay > usual {
+            self.troubles.between(What::Slow, from, to, delay);
+        }
+        delay
+    }
+
+    fn drawn(&self, dice: &mut Dice) -> Duration {
         if self.calm.load(Ordering::Relaxed) {
             return dice.millis(0, 1);
         }
@@ -319,25 +348,42 @@ impl Network for Dialler {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             };
             let server = target.peer();
+            // Where that takes long, a deadline may end before a first request is answered.
+            let cold = Duration::from_millis(net.weather.delay.1 * COLD);
+            let slow = net.weather.delay.1 > 3;
+            if slow {
+                net.troubles.between(What::Slow, client, server, cold);
+            }
             // There and back.
-            tokio::time::sleep(net.delay(&mut dice)).await;
+            tokio::time::sleep(net.delay(&mut dice, client, server)).await;
             loop {
                 let healed = net.healed.notified();
                 let blocked = net.is_blocked(client, server) || net.is_blocked(server, client);
+                if blocked {
+                    net.troubles.happened("silence");
+                }
                 match target.reach() {
                     _ if blocked => healed.await,
                     Reach::Gone => {
+                        net.troubles
+                            .between(What::Line, client, server, Duration::ZERO);
                         // The system asks again now and then.
                         tokio::time::sleep(Duration::from_millis(500)).await;
                     }
-                    Reach::Refused => {
+                    refused @ (Reach::Refused | Reach::Refusing) => {
+                        if refused == Reach::Refusing {
+                            net.troubles.happened("refuse");
+                        }
                         net.trace.note(client, format_args!("refused by {server}"));
                         return Err(io::ErrorKind::ConnectionRefused.into());
                     }
                     Reach::Listening => break,
                 }
             }
-            tokio::time::sleep(net.delay(&mut dice)).await;
+            tokio::time::sleep(net.delay(&mut dice, server, client)).await;
+            if slow {
+                net.troubles.between(What::Slow, client, server, cold);
+            }
             let connection = Arc::new(Connection {
                 net: net.clone(),
                 number,
@@ -384,6 +430,13 @@ impl Connection {
         }
     }
 
+    /// It breaks, and no side has asked for that.
+    fn is_in_trouble(&self) {
+        let (from, to) = self.ends_of(0);
+        let troubles = &self.net.troubles;
+        troubles.between(What::Line, from, to, Duration::ZERO);
+    }
+
     /// Puts a piece into a lane; `delay` is counted from now.
     fn fly(self: &Arc<Self>, lane: &mut Lane, side: usize, piece: Piece, delay: Duration) {
         let at = (Instant::now() + delay).max(lane.last);
@@ -411,7 +464,9 @@ impl Connection {
             self.net.agenda.after(UNACKNOWLEDGED, patience);
         }
         if blocked {
-            lane.stalled = true;
+            if !std::mem::replace(&mut lane.stalled, true) {
+                self.net.troubles.happened("silence");
+            }
             return;
         }
         let (mut answer, mut heard) = (None, false);
@@ -423,6 +478,8 @@ impl Connection {
                 Piece::Data(bytes) if lane.deaf => {
                     lane.flown -= bytes.len();
                     let gone = side == 0 && self.host.reach() == Reach::Gone;
+                    // Nobody is told that the host is gone until something is sent to it.
+                    self.is_in_trouble();
                     answer = Some((gone, at));
                 }
                 Piece::Data(bytes) => {
@@ -472,6 +529,7 @@ impl Connection {
         let unheard = lane.deaf && side == 0 && self.host.reach() == Reach::Gone;
         drop(lane);
         if waits || unheard {
+            self.is_in_trouble();
             let mut back = self.lanes[1 - side].lock();
             back.arrived.clear();
             back.end = Some(Piece::Reset);
@@ -491,7 +549,8 @@ impl Connection {
     /// Tells the reader of a lane, after what flies, that the connection is broken.
     fn reset(self: &Arc<Self>, side: usize) {
         let mut lane = self.lanes[side].lock();
-        let delay = self.net.delay(&mut lane.dice);
+        let (from, to) = self.ends_of(side);
+        let delay = self.net.delay(&mut lane.dice, from, to);
         self.fly(&mut lane, side, Piece::Reset, delay);
     }
 
@@ -508,7 +567,8 @@ impl Connection {
         }
         outward.broken = true;
         if !silently {
-            let delay = self.net.delay(&mut outward.dice);
+            let (from, to) = self.ends_of(side);
+            let delay = self.net.delay(&mut outward.dice, from, to);
             self.fly(&mut outward, side, Piece::Fin, delay);
         }
     }
@@ -528,6 +588,7 @@ impl Connection {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let mut bytes = &bytes[..bytes.len().min(room)];
+        let (from, to) = self.ends_of(side);
         let taken = bytes.len();
         let cut = lane.cut_after.is_some_and(|after| after < taken);
         if let Some(after) = &mut lane.cut_after {
@@ -538,7 +599,7 @@ impl Connection {
             lane.cut_after = None;
         }
         while !bytes.is_empty() {
-            let delay = net.delay(&mut lane.dice);
+            let delay = net.delay(&mut lane.dice, from, to);
             let split = bytes.len() > 1 && lane.dice.per_mille(net.weather.split);
             let count = match split {
                 true => lane.dice.between(1, bytes.len() as u64 - 1) as usize,
@@ -552,6 +613,8 @@ impl Connection {
         if cut {
             net.trace
                 .aside("network", format_args!("cut inside of {self}"));
+            net.troubles.happened("cut inside");
+            self.is_in_trouble();
             self.reset(side);
             self.reset(1 - side);
         }

@@ -15,6 +15,7 @@ use crate::{
     seen::Seen,
     slots::{Map, Verdict},
     trace::Trace,
+    trouble::{Troubles, What},
 };
 
 /// Unix time in microseconds when every world begins: 2026-01-01.
@@ -34,6 +35,7 @@ pub struct Server {
     /// What holds from start to start: its clock is set again, and it may be of another version.
     plan: Plan,
     trace: Arc<Trace>,
+    troubles: Arc<Troubles>,
     net: Arc<Net>,
     seen: Arc<Seen>,
     inner: Mutex<Inner>,
@@ -59,6 +61,8 @@ struct Inner {
     disk: Option<sim::Disk>,
     /// It has no memory left for more data.
     starves: bool,
+    /// It forgot its scripts, and nobody has noticed yet.
+    forgot: bool,
 }
 
 /// What a server finds when it starts.
@@ -105,6 +109,7 @@ impl Server {
         port: u16,
         plan: &Plan,
         trace: &Arc<Trace>,
+        troubles: &Arc<Troubles>,
         net: &Arc<Net>,
         seen: &Arc<Seen>,
     ) -> Arc<Self> {
@@ -118,6 +123,7 @@ impl Server {
             seed,
             plan: plan.clone(),
             trace: trace.clone(),
+            troubles: troubles.clone(),
             net: net.clone(),
             seen: seen.clone(),
             inner: Mutex::new(Inner {
@@ -135,6 +141,7 @@ impl Server {
                 map: None,
                 disk,
                 starves: false,
+                forgot: false,
             }),
         });
         net.add(host, port, Arc::new(Door(server.clone())));
@@ -184,6 +191,24 @@ impl Server {
     /// When it was started last.
     pub fn since(&self) -> Duration {
         self.inner.lock().since
+    }
+
+    /// Forgets its scripts.
+    pub fn forget(&self) {
+        let flush = [Bytes::from_static(b"SCRIPT"), Bytes::from_static(b"FLUSH")];
+        let mut inner = self.inner.lock();
+        inner.forgot = true;
+        drop(inner.engine.session().execute(&flush));
+    }
+
+    /// What an error of the engine says about the server.
+    fn note_error(&self, error: &str) {
+        if error.starts_with("OOM") {
+            self.troubles.happened("no memory");
+        }
+        if error.starts_with("NOSCRIPT") && std::mem::take(&mut self.inner.lock().forgot) {
+            self.troubles.happened("forget");
+        }
     }
 
     /// All data, as commands.
@@ -421,6 +446,10 @@ impl Server {
             self.trace
                 .note(self.peer(), format_args!("answers {}", injection.error));
             talk.refused();
+            self.troubles.happened("answer");
+            let what = What::Answer(injection.error);
+            self.troubles
+                .between(what, talk.end.client(), self.peer(), Duration::ZERO);
             return Some(Reply::Error(injection.error.into()));
         }
         None
@@ -553,7 +582,7 @@ impl Host for Door {
     fn reach(&self) -> Reach {
         let inner = self.0.inner.lock();
         match inner.reach {
-            Reach::Listening if inner.refuses => Reach::Refused,
+            Reach::Listening if inner.refuses => Reach::Refusing,
             reach => reach,
         }
     }
@@ -655,6 +684,7 @@ impl Talk {
                             if let Reply::Error(error) = &reply
                                 && !is_control(&name)
                             {
+                                server.note_error(error);
                                 server.seen.refused(&name, error);
                             }
                             reply

@@ -1,10 +1,10 @@
 //! What clients do, and what must hold meanwhile. One module per pattern, written against the public API.
 
-use std::{fmt, future::Future, pin::Pin, str::FromStr, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, str::FromStr, sync::Arc, time::Duration};
 
 use redstart::Store;
 
-use crate::{client::Client, world::World};
+use crate::{client::Client, dice::Dice, world::World};
 
 mod activity;
 mod bloom;
@@ -61,10 +61,27 @@ pub trait Workload: Send + Sync {
         0
     }
 
+    /// Drops what is left of the library in processes that go on.
+    fn let_go(&self) {}
+
     /// A client process was killed.
     fn killed(&self, client: usize) {
         let _ = client;
     }
+}
+
+/// How long the holder of a lock waits each time before it looks whether it still has it. Where no fault is planned, some hold it
+/// for several of its leases.
+fn pauses(client: &mut Client, ttl: Duration, most: u64) -> Vec<Duration> {
+    let plan = &client.world.plan;
+    let asked = client.world.now().as_nanos() as u64;
+    let mut dice = Dice::of(plan.seed, &[60, client.index as u64, asked]);
+    if plan.faults.is_empty() && dice.per_mille(300) {
+        let count = dice.between(5, 12) as u32;
+        return (0..count).map(|_| ttl / 4).collect();
+    }
+    let count = client.dice.between(0, most);
+    (0..count).map(|_| client.dice.millis(0, 800)).collect()
 }
 
 /// A pattern that is simulated.

@@ -33,6 +33,7 @@ use crate::{
     server::{EPOCH, Role, Server},
     slots::Map,
     trace::{Line, Trace},
+    trouble::{Troubles, What},
     workload::Workload,
 };
 
@@ -41,6 +42,10 @@ const FINISH_WITHIN: Duration = Duration::from_secs(180);
 /// How long after the faults a process that lived through them may need until its calls succeed again: a request that was
 /// under way runs into its deadline, then a new connection is made, with pauses of up to 400 ms between attempts.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
+/// How long after a process has dropped its stores its last task may end: what tries again in the background does so for a while.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+/// How long it takes to make a connection again, beside the deadline of the call that failed: pauses of up to 400 ms.
+const AGAIN: Duration = Duration::from_millis(500);
 /// How long the last checks may take.
 const SETTLE_WITHIN: Duration = Duration::from_secs(180);
 
@@ -50,6 +55,8 @@ pub struct World {
     pub plan: Plan,
     /// What happened.
     pub trace: Arc<Trace>,
+    /// What really went wrong.
+    pub troubles: Arc<Troubles>,
     /// What is going to happen.
     pub agenda: Arc<Agenda>,
     /// The network.
@@ -82,8 +89,6 @@ struct Inner {
     busy_until: Duration,
     /// No fault begins any more.
     over: bool,
-    /// The faults that really happened, by name.
-    happened: BTreeMap<&'static str, u64>,
     tally: Tally,
 }
 
@@ -221,7 +226,7 @@ pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcom
         inner.tally.lossy = u64::from(!inner.losses.is_empty());
         (
             std::mem::take(&mut inner.breaches),
-            std::mem::take(&mut inner.happened),
+            world.troubles.take_happened(),
             inner.tally,
         )
     };
@@ -246,15 +251,18 @@ impl World {
     fn new(plan: Plan, with_lines: bool) -> Arc<Self> {
         let trace = Arc::new(Trace::new(with_lines));
         let agenda = Arc::<Agenda>::default();
+        let troubles = Troubles::new(trace.clone());
         let net = Net::new(
             trace.clone(),
+            troubles.clone(),
             agenda.clone(),
             plan.seed,
             plan.weather.clone(),
         );
         let seen = Arc::<Seen>::default();
-        let server =
-            |index: usize, host: &str| Server::new(index, host, 6379, &plan, &trace, &net, &seen);
+        let server = |index: usize, host: &str| {
+            Server::new(index, host, 6379, &plan, &trace, &troubles, &net, &seen)
+        };
         let mut servers: Vec<_> = (0..plan.servers())
             .map(|index| server(index, &format!("db{index}")))
             .collect();
@@ -295,6 +303,7 @@ impl World {
         Arc::new(Self {
             plan,
             trace,
+            troubles,
             agenda,
             net,
             seen,
@@ -330,7 +339,33 @@ impl World {
         for life in &self.lives {
             drop(std::mem::take(&mut *life.stores.lock()));
         }
-        self.trace.now()
+        let took = self.trace.now();
+        self.everything_ends(&workload).await;
+        took
+    }
+
+    /// Without its stores, a process that lived through the faults has neither tasks nor connections any more.
+    async fn everything_ends(&self, workload: &Arc<dyn Workload>) {
+        workload.let_go();
+        tokio::time::sleep(ENDS_WITHIN).await;
+        for (index, life) in self.lives.iter().enumerate() {
+            let process = life.process.lock().clone();
+            // One that was killed before dropped nothing, and its connections are gone.
+            if process.is_gone() || life.incarnation.load(Ordering::Relaxed) != 1 {
+                continue;
+            }
+            for (name, count) in process.tasks() {
+                self.breach(format!(
+                    "client {index} has dropped everything and still runs {count} of {name}"
+                ));
+            }
+            let open = self.net.count(Peer::Client(index));
+            if open > 0 {
+                self.breach(format!(
+                    "client {index} has dropped everything and has {open} connections"
+                ));
+            }
+        }
     }
 
     /// All faults end, and the workload looks whether everything is well.
@@ -397,7 +432,7 @@ impl World {
                         Err(error) => Err(error.to_string()),
                     };
                     if let Err(error) = &worked {
-                        world.hear_error(error);
+                        world.hear_error(error, index, world.now());
                     }
                     match worked {
                         Ok(()) => return,
@@ -483,13 +518,34 @@ impl World {
         self.inner.lock().breaches.push(text);
     }
 
-    /// A call ended with this error. A breach, if nothing that goes wrong in this world can be the reason.
-    pub fn hear_error(&self, error: &dyn fmt::Display) {
+    /// A call of a client that was made at a time ended with this error. A breach, if nothing that went wrong for the client
+    /// until now can be the reason: it may have begun before the call, as long before as it may take until calls succeed again.
+    pub fn hear_error(&self, error: &dyn fmt::Display, client: usize, asked: Duration) {
         let text = error.to_string();
-        let lost = !self.losses().is_empty();
-        if !reason::explains(&self.plan, &text, lost) {
+        let from = asked.saturating_sub(self.plan.deadline + ALIVE_WITHIN);
+        let met = |is: &dyn Fn(What) -> bool| self.troubles.any(client, from, self.now(), is);
+        if !reason::explains(&self.plan, &text, !self.losses().is_empty(), &met) {
             self.breach(format!("an error for which there is no reason: {text}"));
         }
+    }
+
+    /// Whether a client kept a lease that it has renewed every third of it since it asked for it: nothing that a server knew was
+    /// lost, no clock that counts jumped, and no renewal was hindered for so long that the lease ended.
+    pub fn must_keep_lease(&self, client: usize, asked: Duration, lease: Duration) -> bool {
+        let now = self.now();
+        let data = self.may_have_lost(asked, now)
+            || self.has_evicted(asked, now)
+            || self.clock_jumped(asked, now)
+            || self.was_suspended(asked, now);
+        let clock = || self.troubles.any(client, asked, now, |what| what == What::Clock);
+        !data && !clock() && !self.was_hindered(client, asked, lease)
+    }
+
+    /// Whether a client could not renew a lease in time, all that went wrong since it asked for it taken together: the first
+    /// attempt is made when a third of the lease has passed, and those that fail are followed by pauses of up to a third.
+    pub fn was_hindered(&self, client: usize, asked: Duration, lease: Duration) -> bool {
+        let after = self.plan.deadline + AGAIN;
+        self.troubles.lasted(client, asked, self.now(), after) >= lease / 3
     }
 
     /// Whether anything was found broken so far.
@@ -629,7 +685,7 @@ impl World {
 
     /// A fault has really begun.
     pub(crate) fn happened(&self, name: &'static str) {
-        *self.inner.lock().happened.entry(name).or_default() += 1;
+        self.troubles.happened(name);
     }
 
     /// Whether no fault begins any more.

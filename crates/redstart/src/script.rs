@@ -282,7 +282,11 @@ impl<'a> Call<'a> {
                 });
                 // The first one was sent, and more than once if its reply was lost: another server may have carried it out
                 // before this one said that it does not know the script.
-                again.await.map_err(|error| error.unsent(false))
+                let again = again.await.map_err(|error| error.unsent(false));
+                match crate::mend::is_missing("a script that was forgotten is no error") {
+                    true => again.and(Err(Error::unavailable("the store cannot be reached"))),
+                    false => again,
+                }
             }
             result => result,
         }

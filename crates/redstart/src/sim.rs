@@ -8,6 +8,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     future::Future,
     io,
     pin::Pin,
@@ -166,6 +167,8 @@ pub struct Process {
     /// Its monotonic clock, unless that is the world's.
     clock: Mutex<Option<OwnClock>>,
     clock_changed: Notify,
+    /// The background tasks that have not ended, by the name of their work.
+    tasks: Mutex<BTreeMap<&'static str, usize>>,
 }
 
 /// A monotonic clock that runs at its own rate.
@@ -216,6 +219,7 @@ impl Process {
             }),
             clock: Mutex::default(),
             clock_changed: Notify::new(),
+            tasks: Mutex::default(),
         })
     }
 
@@ -341,10 +345,17 @@ impl Process {
         matches!(*self.state.lock(), State::Runs)
     }
 
+    /// The background tasks of the library that have not ended, by the name of their work, and how many there are of each.
+    pub fn tasks(&self) -> Vec<(&'static str, usize)> {
+        let tasks = self.tasks.lock();
+        tasks.iter().map(|(name, count)| (*name, *count)).collect()
+    }
+
     /// Work of this process.
     pub fn own<F: Future>(self: &Arc<Self>, work: F) -> Owned<F> {
         Owned {
             process: Some(self.clone()),
+            counted: None,
             work,
         }
     }
@@ -367,16 +378,43 @@ pin_project! {
     /// Work that belongs to a process.
     pub struct Owned<F> {
         process: Option<Arc<Process>>,
+        counted: Option<Counted>,
         #[pin]
         work: F,
+    }
+}
+
+/// A background task that has not ended.
+struct Counted(Arc<Process>, &'static str);
+
+impl Counted {
+    fn new(process: &Arc<Process>, name: &'static str) -> Self {
+        *process.tasks.lock().entry(name).or_default() += 1;
+        Self(process.clone(), name)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut tasks = self.0.tasks.lock();
+        if let Some(count) = tasks.get_mut(self.1) {
+            *count -= 1;
+            if *count == 0 {
+                tasks.remove(self.1);
+            }
+        }
     }
 }
 
 impl<F: Future> Owned<F> {
     /// Work of the process that runs now.
     pub(crate) fn new(work: F) -> Self {
+        let process = is_here().then(current).flatten();
         Self {
-            process: is_here().then(current).flatten(),
+            counted: process
+                .as_ref()
+                .map(|process| Counted::new(process, std::any::type_name::<F>())),
+            process,
             work,
         }
     }

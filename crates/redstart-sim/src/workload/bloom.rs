@@ -168,6 +168,24 @@ impl Filtering {
         Ok(())
     }
 
+    /// A filter that holds no more than it was made for says yes to few things that were never added.
+    async fn look_for_strangers(&self, client: &mut Client, filter: &Bloom) {
+        let all = self.state.lock().all.len() as u64;
+        if self.scaling == BloomScaling::Fixed && all > self.capacity.min(40) {
+            return;
+        }
+        let strangers = (0..200).map(|_| format!("stranger{}", client.dice.next()));
+        let strangers: Vec<_> = strangers.collect();
+        if let Ok(found) = filter.contains_many(&strangers).await {
+            let found = found.into_iter().filter(|found| *found).count();
+            if found > 5 {
+                client.world.breach(format!(
+                    "{found} of 200 elements that were never added are in the filter"
+                ));
+            }
+        }
+    }
+
     /// A filter of which a part was lost is whole after a rebuild.
     async fn heal(&self, world: &World, filter: &Bloom) {
         let all = self.state.lock().all.clone();
@@ -298,6 +316,7 @@ impl Workload for Filtering {
                     Ok(()) => {}
                 }
             }
+            self.look_for_strangers(&mut client, &filter).await;
         })
     }
 }

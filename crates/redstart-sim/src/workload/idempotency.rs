@@ -165,6 +165,14 @@ impl Executing {
         Ok(number)
     }
 
+    /// When it was asked for what was executed with this number.
+    fn asked(&self, key: &str, number: u64) -> Option<Duration> {
+        let executions = self.executions.lock();
+        let mut of_key = executions.get(key)?.iter();
+        let execution = of_key.find(|execution| execution.number == number)?;
+        Some(execution.asked)
+    }
+
     fn answer(&self, world: &World, key: &str, print: Print, number: u64) {
         let executions = self.executions.lock();
         let mut of_key = executions.get(key).into_iter().flatten();
@@ -180,8 +188,14 @@ impl Executing {
             Some(_) => {}
         }
         let before = self.answered.lock().insert(key.to_owned(), number);
+        // Either of them may be the one that came after the loss.
+        let since = before
+            .into_iter()
+            .chain([number])
+            .filter_map(|number| self.asked(key, number))
+            .min();
         if before.is_some_and(|before| before != number)
-            && !world.may_have_lost(Duration::ZERO, world.now())
+            && !world.may_have_lost(since.unwrap_or_default(), world.now())
         {
             world.breach(format!(
                 "{key} was answered with {before:?} and then with {number}"
@@ -317,6 +331,7 @@ impl Workload for Executing {
                 );
                 let run = idempotency.run::<u64, String, _>(&key, REQUEST, work).await;
                 client.note(format_args!("{key} at the end: {run:?}"));
+                // Also a claim that was called off may be back.
                 if world.may_have_lost(Duration::ZERO, world.now()) {
                     continue;
                 }

@@ -300,8 +300,9 @@ impl Limiting {
                 .concurrency(3)
                 .cancel_grace(Duration::from_millis(100))
                 .retry(Backoff::fixed(BACKOFF), 1000);
+            let asked = client.world.now();
             let started = builder.start().await;
-            client.heard(&started);
+            client.heard(&started, asked);
             match started {
                 Ok(worker) => return Some(worker),
                 Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,

@@ -10,7 +10,7 @@ use redstart::{
     sim::Process,
 };
 
-use super::{Attempt, Work, Workload};
+use super::{Attempt, Work, Workload, pauses};
 use crate::{client::Client, dice::Dice, world::World};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,11 +145,15 @@ impl Holding {
         }
     }
 
-    fn lock(&self, client: &Client, store: &Store, name: &str) -> Lock {
-        let ttl = match client.has_other_settings() {
+    fn ttl_of(&self, client: &Client) -> Duration {
+        match client.has_other_settings() {
             true => self.ttl / 2,
             false => self.ttl,
-        };
+        }
+    }
+
+    fn lock(&self, client: &Client, store: &Store, name: &str) -> Lock {
+        let ttl = self.ttl_of(client);
         let made = match self.kind {
             Kind::Fair => {
                 let builder = FairMutex::builder(store, "sim", name);
@@ -256,9 +260,16 @@ impl Holding {
         };
         let number = self.granted(client, &granted, from, seen);
         let mut ended = false;
-        for _ in 0..client.dice.between(0, 3) {
-            client.rest(0, 800).await;
+        for pause in pauses(client, self.ttl_of(client), 3) {
+            tokio::time::sleep(pause).await;
             let valid = granted.is_valid();
+            let ttl = self.ttl_of(client);
+            if !ended && !valid && world.must_keep_lease(client.index, from, ttl) {
+                world.breach(format!(
+                    "client {} lost a {:?} lock although nothing kept it from renewing it",
+                    client.index, self.kind
+                ));
+            }
             if ended && valid {
                 world.breach("a lease that had ended is valid again".to_owned());
             }

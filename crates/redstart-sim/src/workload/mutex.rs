@@ -13,7 +13,7 @@ use redstart::{
     sim::Process,
 };
 
-use super::{Attempt, Work, Workload};
+use super::{Attempt, Work, Workload, pauses};
 use crate::{
     client::Client,
     dice::Dice,
@@ -321,6 +321,18 @@ impl Locking {
         None
     }
 
+    /// A lease has ended before it was given back. It is renewed, so there must be a reason.
+    fn lost(&self, client: &Client, name: &str, asked: Asked) {
+        let world = &client.world;
+        client.note(format_args!("has lost {name}"));
+        if world.must_keep_lease(client.index, asked.from, self.ttl_of(client)) {
+            world.breach(format!(
+                "client {} lost {name} although nothing kept it from renewing it",
+                client.index
+            ));
+        }
+    }
+
     fn given_back(&self, number: u64) {
         self.state.lock().holds.retain(|hold| hold.number != number);
     }
@@ -355,11 +367,14 @@ impl Locking {
         // Some do not look whether they still hold it.
         let careless = client.dice.per_mille(300);
         let mut ended = false;
-        for _ in 0..client.dice.between(0, 4) {
-            client.rest(0, 800).await;
+        for pause in pauses(client, self.ttl_of(client), 4) {
+            tokio::time::sleep(pause).await;
             let valid = guard.is_valid();
             if ended && valid {
                 world.breach(format!("a lease of {name} that had ended is valid again"));
+            }
+            if !ended && !valid {
+                self.lost(client, name, asked);
             }
             ended |= !valid;
             if ended && !careless {
@@ -421,13 +436,16 @@ impl Locking {
             tokio::time::sleep(holds)
         });
         let run = run.await;
-        client.heard(&run);
+        client.heard(&run, asked.from);
         match number.into_inner() {
             Some(number) => self.given_back(number),
             None if matches!(run, Ok(LockedRun::Busy)) => {
                 self.answered(&client.world, name, asked, Some(false));
             }
             None => self.answered(&client.world, name, asked, None),
+        }
+        if matches!(run, Ok(LockedRun::Lost(_))) {
+            self.lost(client, name, asked);
         }
         let outcome = match run {
             Ok(LockedRun::Done(())) => "done",

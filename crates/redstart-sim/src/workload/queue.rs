@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -58,6 +58,8 @@ struct State {
     taken: BTreeMap<u64, Duration>,
     /// Runs that ended well.
     done: BTreeMap<u64, u32>,
+    /// Who did a job: a worker that must have said so, unless something kept it from that.
+    done_by: BTreeMap<u64, Doer>,
     /// Jobs whose end may not have been heard: they may run again.
     unsettled: BTreeSet<u64>,
     failed: BTreeMap<u64, u16>,
@@ -78,6 +80,14 @@ struct State {
     running: Vec<Run>,
     runs: u64,
     workers: u64,
+}
+
+/// A worker that did a job.
+struct Doer {
+    worker: u64,
+    process: Arc<Process>,
+    began: Duration,
+    lease: Duration,
 }
 
 /// A handler that runs.
@@ -110,16 +120,46 @@ impl Holder {
 }
 
 /// Takes a run off the list, also if the worker drops it half-way. A process that is killed drops nothing.
-struct Running(Arc<Mutex<State>>, u64);
+struct Running {
+    state: Arc<Mutex<State>>,
+    run: u64,
+    world: Weak<World>,
+    lease: Duration,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        let ended = state.running.iter().position(|run| run.run == self.1);
-        let ended = ended.map(|at| state.running.swap_remove(at));
+        let mut state = self.state.lock();
+        let ended = state.running.iter().position(|run| run.run == self.run);
+        let Some(ended) = ended.map(|at| state.running.swap_remove(at)) else {
+            return;
+        };
+        let left = matches!(ended.holder, Holder::Handler(worker, _) if state.left.contains(&worker));
         drop(state);
-        drop(ended);
+        let Some(world) = self.world.upgrade() else {
+            return;
+        };
+        if left || !matches!(ended.holder, Holder::Handler(..)) || !ended.holder.is_told(world.now()) {
+            return;
+        }
+        let client = ended.process.as_ref().map(|process| process.id());
+        let kept = client.is_some_and(|client| keeps(&world, client, ended.since, self.lease));
+        if kept {
+            world.breach(format!(
+                "the handler of job {} was told of a loss although nothing kept its worker from renewing its lease",
+                ended.job
+            ));
+        }
     }
+}
+
+/// Whether a worker that held its lease when a job began must have it still.
+fn keeps(world: &World, client: usize, began: Duration, lease: Duration) -> bool {
+    let (since, now) = (began.saturating_sub(lease), world.now());
+    let lost = world.may_have_lost(since, now)
+        || world.clock_jumped(since, now)
+        || world.was_suspended(since, now);
+    !lost && !world.was_hindered(client, since, lease)
 }
 
 /// The lease of the worker, and the longest of any; and how many attempts a job has.
@@ -150,6 +190,15 @@ fn objections(world: &World, state: &State, job: u64, attempts: u16) -> Vec<Stri
             "job {job} begins again too soon after it failed at {failed:?}"
         ));
     }
+    if let Some(doer) = state.done_by.get(&job)
+        && !doer.process.is_gone()
+        && !state.left.contains(&doer.worker)
+        && keeps(world, doer.process.id(), doer.began, doer.lease)
+    {
+        breaches.push(format!(
+            "job {job} begins again although its worker had done it and could say so"
+        ));
+    }
     let sent = state.sent.get(&job).copied().unwrap_or_default();
     let uncharged = state.uncharged.get(&job).copied().unwrap_or_default();
     if let Some(failed) = state.failed.get(&job)
@@ -165,7 +214,7 @@ fn objections(world: &World, state: &State, job: u64, attempts: u16) -> Vec<Stri
 
 /// A handler begins.
 fn begin(
-    world: &World,
+    world: &Arc<World>,
     state: &Arc<Mutex<State>>,
     leases: Leases,
     job: u64,
@@ -241,7 +290,12 @@ fn begin(
     });
     drop(guard);
     breaches.into_iter().for_each(|breach| world.breach(breach));
-    Running(state.clone(), run)
+    Running {
+        state: state.clone(),
+        run,
+        world: Arc::downgrade(world),
+        lease: leases.own,
+    }
 }
 
 impl Queueing {
@@ -293,6 +347,7 @@ impl Queueing {
                         .trace
                         .note("job", format_args!("{} begins", task.number));
                     let holder = Holder::Handler(number, context);
+                    let began = world.now();
                     let running = begin(&world, &state, leases, task.number, holder);
                     tokio::time::sleep(Duration::from_millis(task.lasts)).await;
                     drop(running);
@@ -308,6 +363,15 @@ impl Queueing {
                         return Err("not yet");
                     }
                     *state.done.entry(task.number).or_default() += 1;
+                    if let Some(process) = current() {
+                        let doer = Doer {
+                            worker: number,
+                            process,
+                            began,
+                            lease: leases.own,
+                        };
+                        state.done_by.insert(task.number, doer);
+                    }
                     drop(state);
                     world
                         .trace
@@ -320,8 +384,9 @@ impl Queueing {
                 .lease(leases.own)
                 .concurrency(2)
                 .retry(Backoff::fixed(BACKOFF), self.attempts);
+            let asked = client.world.now();
             let started = builder.start().await;
-            client.heard(&started);
+            client.heard(&started, asked);
             match started {
                 Ok(worker) => return Some((number, worker)),
                 Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
@@ -348,7 +413,7 @@ impl Queueing {
         self.state.lock().left.insert(number);
         let grace = client.dice.millis(0, 1500);
         let stopped = worker.shutdown(grace).await;
-        client.heard(&stopped);
+        client.heard(&stopped, began);
         client.note(format_args!("worker shut down: {}", stopped.is_ok()));
         let now = world.now();
         // What it took just before may come back with an older copy of the data.
@@ -379,8 +444,9 @@ impl Queueing {
             .dispatcher([Task::NAME])
             .lease(self.leases(client).own)
             .retry(Backoff::fixed(BACKOFF), self.attempts);
+        let asked = client.world.now();
         let started = builder.start().await;
-        client.heard(&started);
+        client.heard(&started, asked);
         started.ok()
     }
 

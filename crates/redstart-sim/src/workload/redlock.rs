@@ -10,7 +10,7 @@ use redstart::{
     sim::Process,
 };
 
-use super::{Attempt, Work, Workload};
+use super::{Attempt, Work, Workload, pauses};
 use crate::{client::Client, dice::Dice, plan::UP_BEFORE, world::World};
 
 /// How often the servers are looked at while somebody holds a lock.
@@ -249,6 +249,18 @@ impl Voting {
         number
     }
 
+    /// A lease has ended before it was given back. It is renewed, so there must be a reason.
+    fn lost(&self, client: &Client, name: &str, asked: Asked) {
+        let world = &client.world;
+        client.note(format_args!("has lost {name}"));
+        if world.must_keep_lease(client.index, asked.from, self.ttl_of(client)) {
+            world.breach(format!(
+                "client {} lost {name} although nothing kept it from renewing it",
+                client.index
+            ));
+        }
+    }
+
     fn given_back(&self, number: u64) {
         self.state.lock().holds.retain(|hold| hold.number != number);
     }
@@ -289,8 +301,8 @@ impl Voting {
         // Some do not look whether they still hold it.
         let careless = client.dice.per_mille(300);
         let mut ended = false;
-        for _ in 0..client.dice.between(0, 4) {
-            client.rest(0, 800).await;
+        for pause in pauses(client, self.ttl_of(client), 4) {
+            tokio::time::sleep(pause).await;
             if client.dice.per_mille(200) {
                 let call = guard.extend(self.ttl_of(client));
                 let limit = self.timeout_of(client);
@@ -299,6 +311,9 @@ impl Voting {
             let valid = guard.is_valid();
             if ended && valid {
                 world.breach(format!("a lease of {name} that had ended is valid again"));
+            }
+            if !ended && !valid {
+                self.lost(client, name, asked);
             }
             ended |= !valid;
             if ended && !careless {
@@ -333,9 +348,12 @@ impl Voting {
             tokio::time::sleep(holds)
         });
         let run = run.await;
-        client.heard(&run);
+        client.heard(&run, asked.from);
         if let Some(number) = number.into_inner() {
             self.given_back(number);
+        }
+        if matches!(run, Ok(LockedRun::Lost(_))) {
+            self.lost(client, name, asked);
         }
         let outcome = match run {
             Ok(LockedRun::Done(())) => "done",

@@ -14,7 +14,7 @@ use redstart::{
 };
 
 use super::{Attempt, Work, Workload};
-use crate::{client::Client, dice::Dice, world::World};
+use crate::{client::Client, dice::Dice, plan::Shape, world::World};
 
 /// The list, and what begins the names of the lists of its consumers.
 const LIST: &str = "sim:list:{orders}";
@@ -37,13 +37,8 @@ struct State {
     done: BTreeMap<u64, Duration>,
     /// Items that may be done.
     perhaps_done: BTreeSet<u64>,
-    /// By item: which client has it.
-    held: BTreeMap<u64, usize>,
-}
-
-/// Whether nothing goes wrong, so that no lease ends.
-fn is_calm(world: &World) -> bool {
-    world.plan.faults.is_empty() && world.plan.weather.slow.0 == 0
+    /// By item: which client has it, and when that had asked for it.
+    held: BTreeMap<u64, (usize, Duration)>,
 }
 
 fn number_of(item: &[u8]) -> Option<u64> {
@@ -69,6 +64,14 @@ impl Handling {
         }
     }
 
+    /// Whether the lease of a client that asked for an item then may have ended since.
+    fn may_have_ended(&self, world: &World, client: usize, asked: Duration) -> bool {
+        let now = world.now();
+        world.may_have_lost(asked, now)
+            || world.clock_jumped(asked, now)
+            || world.was_hindered(client, asked, self.lease)
+    }
+
     fn next(&self) -> u64 {
         let mut state = self.state.lock();
         state.count += 1;
@@ -92,15 +95,17 @@ impl Handling {
         let mut breaches = Vec::new();
         let mut state = self.state.lock();
         // One that was silent since it asked may read of an item that has gone to another.
-        let silent = !is_calm(world) && now > asked + self.lease / 2;
+        let silent = self.may_have_ended(world, client.index, asked);
         if let Some(at) = state.done.get(&item)
             && !world.may_have_lost(*at, now)
             && !silent
         {
             breaches.push(format!("item {item} comes again after it was done"));
         }
-        if let Some(other) = state.held.insert(item, client.index)
-            && is_calm(world)
+        let before = state.held.insert(item, (client.index, asked));
+        if let Some((other, since)) = before
+            && !self.may_have_ended(world, other, since)
+            && !silent
         {
             breaches.push(format!(
                 "client {} has item {item} while client {other} has it",
@@ -114,9 +119,12 @@ impl Handling {
     /// Every item that was pushed is in one place, unless it is done.
     fn look(&self, world: &World) {
         let all_up = world.servers.iter().all(|server| server.is_up());
-        if !all_up || world.may_have_lost(Duration::ZERO, world.now()) {
+        // A node that was replaced has what it had then.
+        let replaced = world.plan.shape != Shape::Single;
+        if !all_up || replaced && world.may_have_lost(Duration::ZERO, world.now()) {
             return;
         }
+        let lost = |since: &Duration| world.may_have_lost(*since, world.now());
         let Some(lists) = world.lists(LIST) else {
             return;
         };
@@ -135,12 +143,13 @@ impl Handling {
             if places.len() > 1 {
                 breaches.push(format!("item {item} is in several places: {places:?}"));
             }
-            if state.done.contains_key(item) {
+            if state.done.get(item).is_some_and(|sent| !lost(sent)) {
                 breaches.push(format!("item {item} is in {places:?} after it was done"));
             }
         }
-        for item in state.pushed.keys() {
-            if !places.contains_key(item) && !state.perhaps_done.contains(item) {
+        for (item, sent) in &state.pushed {
+            let over = places.contains_key(item) || state.perhaps_done.contains(item);
+            if !over && !lost(sent) {
                 breaches.push(format!("item {item} is nowhere"));
             }
         }
@@ -165,17 +174,17 @@ impl Handling {
         world.met();
         self.taken(client, number, asked);
         client.rest(0, 800).await;
-        self.finish(client, item, number).await;
+        self.finish(client, item, number, asked).await;
         Some(())
     }
 
-    async fn finish(&self, client: &mut Client, item: ListItem, number: u64) {
+    async fn finish(&self, client: &mut Client, item: ListItem, number: u64, asked: Duration) {
         let world = client.world.clone();
         let drops = client.dice.per_mille(250);
         {
             // From here on it counts as given back, whatever becomes of the call.
             let mut state = self.state.lock();
-            if state.held.get(&number) == Some(&client.index) {
+            if state.held.get(&number) == Some(&(client.index, asked)) {
                 state.held.remove(&number);
             }
             if !drops {
@@ -193,9 +202,9 @@ impl Handling {
             Some(Ok(Settled::Done)) => {
                 self.state.lock().done.insert(number, sent);
             }
-            Some(Ok(Settled::Lost)) if is_calm(&world) => {
+            Some(Ok(Settled::Lost)) if !self.may_have_ended(&world, client.index, asked) => {
                 world.breach(format!(
-                    "item {number} was lost although nothing went wrong"
+                    "item {number} was lost although its consumer could renew its lease"
                 ));
             }
             _ => {}
@@ -295,8 +304,7 @@ impl Workload for Handling {
                 };
                 let number = number_of(item.payload()).unwrap_or_default();
                 self.taken(&client, number, world.now());
-                let lost = world.may_have_lost(Duration::ZERO, world.now());
-                if !found.insert(number) && !lost {
+                if !found.insert(number) {
                     world.breach(format!("item {number} is there twice"));
                 }
                 if !matches!(item.done().await, Ok(Settled::Done)) {
@@ -315,6 +323,6 @@ impl Workload for Handling {
     fn killed(&self, client: usize) {
         // Its items stay its own until its lease ends.
         let mut state = self.state.lock();
-        state.held.retain(|_, holder| *holder != client);
+        state.held.retain(|_, (holder, _)| *holder != client);
     }
 }

@@ -200,7 +200,7 @@ impl Browsing {
         let limit = 3 * client.world.plan.deadline;
         let load = sessions.load::<Data>(&mine.token);
         let load = client.twin().timed("load", limit, load).await;
-        client.heard(&load);
+        client.heard(&load, from);
         let Ok(found) = load else {
             return;
         };

@@ -394,6 +394,11 @@ impl Workload for Selling {
             for (id, sale) in self.sales.lock().iter() {
                 world.explain(id, &OneAnswer, &sale.history.events());
             }
+            for (key, ttl) in world.keys() {
+                if ttl < 0 && !key.ends_with(":orders") {
+                    world.breach(format!("{key} never expires"));
+                }
+            }
             if world.may_have_lost(Duration::ZERO, world.now()) {
                 return;
             }
@@ -422,11 +427,6 @@ impl Workload for Selling {
                     world.breach(format!(
                         "{user} bought {bought} units, and {CAP} is the most"
                     ));
-                }
-            }
-            for (key, ttl) in world.keys() {
-                if ttl < 0 && !key.ends_with(":orders") {
-                    world.breach(format!("{key} never expires"));
                 }
             }
         })

@@ -163,7 +163,7 @@ impl Workload for Counting {
                         let outcome = outcome(&result);
                         client.note(format_args!("INCR {key}: {outcome:?}"));
                         if let Some(result) = &result {
-                            client.heard(result);
+                            client.heard(result, at);
                         }
                         let fine = result.map(|result| result.is_ok());
                         client.world.count(|tally| tally.answered(fine));

@@ -31,12 +31,12 @@ struct State {
     appended: BTreeMap<u64, Duration>,
     /// By group: what its consumers got.
     delivered: [BTreeSet<u64>; 2],
-    /// By group and event: when it was surely acknowledged.
-    acknowledged: BTreeMap<(usize, u64), Duration>,
+    /// By group and event: when it was surely acknowledged: when that was sent, and answered.
+    acknowledged: BTreeMap<(usize, u64), (Duration, Duration)>,
     /// By group and event: it may be acknowledged.
     perhaps: BTreeSet<(usize, u64)>,
     /// By group and event: how often it came.
-    times: BTreeMap<(usize, u64), u32>,
+    times: BTreeMap<(usize, u64), Vec<Duration>>,
     /// By group: the last events of reads, with when each read was asked for and answered.
     reads: [Vec<Read>; 2],
     /// By group: when a call was sent whose answer shows that it exists. A group that a server lost must be made again
@@ -139,18 +139,22 @@ impl Consuming {
             world.met();
             state.delivered[group].insert(entry.event);
             let times = state.times.entry((group, entry.event)).or_default();
-            *times += 1;
+            times.push(asked);
             let most = self.deliveries;
-            if *times > most && !world.may_have_lost(Duration::ZERO, world.now()) {
+            // What a server lost it does not count.
+            let counts = |at: &&Duration| !world.may_have_lost(**at, world.now());
+            if times.len() as u64 > u64::from(most)
+                && times.iter().filter(counts).count() as u64 > u64::from(most)
+            {
                 breaches.push(format!(
                     "event {} comes to {} more often than {most} times",
                     entry.event, GROUPS[group]
                 ));
             }
             let over = state.acknowledged.get(&(group, entry.event));
-            if let Some(over) = over
+            if let Some((sent, over)) = over
                 && *over <= asked
-                && !world.may_have_lost(Duration::ZERO, world.now())
+                && !world.may_have_lost(*sent, world.now())
             {
                 breaches.push(format!(
                     "event {} comes to {} again after it was acknowledged",
@@ -203,12 +207,15 @@ impl Consuming {
         let ids: Vec<_> = entries.iter().map(|entry| &entry.id).collect();
         let all = entries.iter().map(|entry| (number, entry.event));
         self.state.lock().perhaps.extend(all);
+        let sent = world.now();
         let acknowledged = client.call("ack", 1, group.ack(&ids)).await;
         if let Some(Ok(_)) = acknowledged {
             let mut state = self.state.lock();
             let now = world.now();
             for entry in entries {
-                state.acknowledged.insert((number, entry.event), now);
+                state
+                    .acknowledged
+                    .insert((number, entry.event), (sent, now));
             }
         }
     }

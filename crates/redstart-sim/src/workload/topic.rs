@@ -17,7 +17,7 @@ use redstart::{
 };
 
 use super::{Attempt, Work, Workload};
-use crate::{client::Client, dice::Dice, network::Peer, world::World};
+use crate::{client::Client, dice::Dice, network::Peer, trouble::What, world::World};
 
 /// Who published it, and its number there.
 type News = (u64, u64);
@@ -27,9 +27,14 @@ const END: u64 = u64::MAX;
 /// The publisher of the last message of a world.
 const LAST: u64 = u64::MAX;
 
+/// How long it may take until a line that died silently is noticed and made again, and something comes over it.
+const NOTICED_WITHIN: Duration = Duration::from_secs(40);
+
 pub(super) struct Listening {
     buffer: usize,
     publishers: AtomicU64,
+    /// How many messages were sent, by whomever.
+    sent: AtomicU64,
     /// Messages that were surely published, and when that was sent and answered.
     published: Mutex<BTreeMap<News, (Duration, Duration)>>,
     /// Listeners of clients that have done their work.
@@ -43,6 +48,8 @@ struct Ear {
     heard: BTreeSet<News>,
     /// By publisher: the last number.
     last: BTreeMap<u64, u64>,
+    /// How many messages had been sent when it began to listen.
+    sent: u64,
     /// By publisher: the last number, unless a gap came after it.
     since_gap: BTreeMap<u64, u64>,
 }
@@ -53,6 +60,7 @@ impl Listening {
         Self {
             buffer: *dice.pick(&[2, 100]),
             publishers: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             published: Mutex::default(),
             survivors: Mutex::default(),
         }
@@ -74,6 +82,7 @@ impl Listening {
             listener,
             heard: BTreeSet::new(),
             last: BTreeMap::new(),
+            sent: self.sent.load(Ordering::Relaxed),
             since_gap: BTreeMap::new(),
         })
     }
@@ -93,10 +102,24 @@ impl Listening {
             Some(Heard::Gap) => {
                 world.trace.note(peer, format_args!("hears of a gap"));
                 ear.since_gap.clear();
+                self.judge_gap(world, ear);
             }
             other => world.breach(format!("client {} hears {other:?}", ear.client)),
         }
         true
+    }
+
+    /// A gap has a reason: more messages than are kept for a listener, or a line that was lost. That is noticed after a while
+    /// if nobody says so.
+    fn judge_gap(&self, world: &World, ear: &Ear) {
+        let (client, now) = (ear.client, world.now());
+        let from = now.saturating_sub(NOTICED_WITHIN);
+        let sent = self.sent.load(Ordering::Relaxed) - ear.sent;
+        let lost = world.troubles.any(client, from, now, |what| what != What::Clock)
+            || world.may_have_lost(from, now);
+        if sent <= self.buffer as u64 && !lost {
+            world.breach(format!("client {client} hears of a gap for no reason"));
+        }
     }
 
     fn judge(&self, world: &World, ear: &mut Ear, (publisher, number): News) {
@@ -138,6 +161,7 @@ impl Listening {
     async fn publish(&self, client: &mut Client, topic: &Topic<News>, news: News) {
         let world = client.world.clone();
         let from = world.now();
+        self.sent.fetch_add(1, Ordering::Relaxed);
         let published = client.call("publish", 1, topic.publish(&news)).await;
         if let Some(Ok(_)) = published {
             client.note(format_args!("published {news:?}"));
@@ -181,6 +205,7 @@ impl Workload for Listening {
         let (topic, world) = (self.topic(store), client.world.clone());
         let news = (1000 + client.index as u64, world.now().as_micros() as u64);
         Box::pin(async move {
+            self.sent.fetch_add(1, Ordering::Relaxed);
             let published = topic.publish(&news).await;
             published.map_err(|error| error.to_string()).map(drop)
         })

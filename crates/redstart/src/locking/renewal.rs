@@ -98,8 +98,15 @@ impl Renewal {
                 Ok(held) if (held || revives) && lease.prolong(valid_until(asked, terms.ttl)) => {
                     next = asked + every;
                     pause = every / 8;
+                    if crate::mend::is_missing("a lease is renewed again") {
+                        return;
+                    }
                 }
                 Ok(_) => {
+                    lose(&lease, owner.operations());
+                    return;
+                }
+                Err(_) if crate::mend::is_missing("a renewal that failed is tried again") => {
                     lose(&lease, owner.operations());
                     return;
                 }

@@ -375,7 +375,12 @@ impl Unread {
 
     fn hear(&self, event: Event) {
         match event {
-            Event::Message(message) => self.push(Some(message)),
+            Event::Message(message) => {
+                if crate::mend::is_missing("a gap has a reason") {
+                    self.push(None);
+                }
+                self.push(Some(message));
+            }
             // Reported when messages arrive again: state that is fetched then is complete.
             Event::Resubscribed if !crate::mend::is_missing("gaps are reported") => {
                 self.push(None);

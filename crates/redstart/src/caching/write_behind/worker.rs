@@ -167,6 +167,9 @@ where
     async fn serve(&self) -> Result<(), End> {
         let claim = self.held(self.claim()).await??;
         let SinkClaim { epoch, mut applied } = claim;
+        if crate::mend::is_missing("the sink says what was applied") {
+            applied = EntryId::default();
+        }
         self.catch_up(applied).await?;
         let mut line = self.shared.store.dedicated(&self.entity.part("log"));
         let mut renewed = Instant::now();

@@ -4,7 +4,7 @@
 //! tells the parent's queue, and after that removes the message. Wherever it dies, another one does the rest: the parent
 //! counts a child once, however often it hears of it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -61,7 +61,7 @@ impl<'a> Message<'a> {
 pub(super) struct Away {
     /// Queues that could not be reached, and until when they are left alone: each try may take a whole deadline, in which
     /// the others would wait.
-    unreachable: HashMap<Address, Instant>,
+    unreachable: BTreeMap<Address, Instant>,
 }
 
 /// Namespace and name of a queue.
@@ -76,7 +76,7 @@ impl Away {
     pub(super) async fn tell(&mut self, from: &Queue, messages: &[(Vec<u8>, Vec<u8>)]) {
         let now = Instant::now();
         self.unreachable.retain(|_, until| *until > now);
-        let mut queues: HashMap<Address, Vec<Told<'_>>> = HashMap::new();
+        let mut queues: BTreeMap<Address, Vec<Told<'_>>> = BTreeMap::new();
         for (child, message) in messages {
             // A newer version may be able to read it.
             let Some(message) = Message::read(message) else {

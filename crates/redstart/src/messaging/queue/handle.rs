@@ -192,6 +192,7 @@ impl Queue {
                 return Ok(outcome);
             }
             tokio::select! {
+                biased;
                 () = waiter.notify.notified() => {}
                 () = clock.sleep_until(clock.now() + LOOK_AGAIN) => {}
             }

@@ -559,6 +559,7 @@ impl Destination for Owner<'_> {
             self.cluster.count_redirection(slot);
         }
         match redirect {
+            Some(_) if crate::mend::is_missing("redirections are followed") => false,
             Some(Redirect::Moved(_)) => {
                 // Without a place that can be read, the next attempt goes by the table.
                 let node = self.cluster.redirected(error, asked);

@@ -331,6 +331,7 @@ impl<'d> Rotation<'d> {
         loop {
             if self.fetching.is_none() {
                 tokio::select! {
+                    biased;
                     () = rotated(&mut self.rotations) => {}
                     () = until(self.again_at) => {}
                 }
