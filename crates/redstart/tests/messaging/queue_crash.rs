@@ -12,6 +12,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
+    key::{Key, Keys},
+    store::Dedicated,
     messaging::{Backoff, Job, JobContext, JobLimit, JobState, Queue, Verdict, Worker},
 };
 use redstart_testkit::{
@@ -485,17 +487,19 @@ async fn under_faults(
     let enough = Arc::new(AtomicBool::new(false));
     let enqueuing = {
         let (queue, store, enough) = (queue.clone(), mine.clone(), enough.clone());
+        let marker = Keys::new(&namespace, "marker")?.entity("last")?.part("written");
         tokio::spawn(async move {
             let (mut jobs, mut confirmed) = (0, Vec::new());
+            let mut own = store.dedicated(&marker);
             while !enough.load(Ordering::SeqCst) {
                 // What is in doubt may be there or not, so each attempt has its own number.
                 let before = connection(&store).await;
                 match queue.enqueue(&Step { n: jobs }).await {
                     Ok(_) if acks == 0 => confirmed.push(jobs),
                     Ok(_) => {
-                        // It must still be the server that took the job.
-                        if have_all(&store, acks).await
-                            && before.is_some()
+                        // All of it must be the server that took the job.
+                        if let Some((_, server)) = &before
+                            && have_all(&mut own, &marker, acks, server).await
                             && before == connection(&store).await
                         {
                             confirmed.push(jobs);
@@ -536,43 +540,21 @@ async fn under_faults(
     Ok(must.len() as u64)
 }
 
-/// What the master has written, and what each replica has of it, by their offsets.
-async fn offsets(store: &Store) -> Option<(u64, Vec<u64>)> {
-    let mut info = redis::cmd("INFO");
-    let info: String = store.query(info.arg("replication")).await.ok()?;
-    let (mut written, mut taken) = (None, Vec::new());
-    for (name, value) in info.lines().filter_map(|line| line.split_once(':')) {
-        if name == "master_repl_offset" {
-            written = value.trim().parse().ok();
-        } else if name.starts_with("slave") {
-            let offset = value
-                .split(',')
-                .find_map(|part| part.strip_prefix("offset="));
-            taken.extend(offset.and_then(|offset| offset.parse::<u64>().ok()));
-        }
-    }
-    Some((written?, taken))
-}
-
-/// Whether so many replicas have, within 300 ms, everything that their master wrote up to now.
-async fn have_all(store: &Store, replicas: u32) -> bool {
-    let Some((written, _)) = offsets(store).await else {
-        return false;
-    };
-    let until = tokio::time::Instant::now() + Duration::from_millis(300);
-    loop {
-        let taken = offsets(store).await.unwrap_or_default().1;
-        let mut have = 0;
-        for offset in taken {
-            have += u32::from(offset >= written);
-        }
-        if have >= replicas {
-            return true;
-        }
-        if tokio::time::Instant::now() > until {
-            return false;
-        }
-    }
+/// Whether so many replicas have everything that was written at this server before now. A write that all of them have is
+/// the last of it.
+async fn have_all(own: &mut Dedicated, key: &Key, replicas: u32, server: &str) -> bool {
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg(1);
+    let written: redstart::Result<()> = own.query(&set, Duration::ZERO).await;
+    let mut wait = redis::cmd("WAIT");
+    wait.arg(replicas).arg(300);
+    let have: redstart::Result<u32> = own.query(&wait, Duration::from_millis(300)).await;
+    let mut info = redis::cmd("CLIENT");
+    info.arg("INFO");
+    let info: redstart::Result<String> = own.query(&info, Duration::ZERO).await;
+    written.is_ok()
+        && have.is_ok_and(|have| have >= replicas)
+        && info.is_ok_and(|info| info.split(' ').any(|word| word == format!("laddr={server}")))
 }
 
 /// Which connection to which server a store has now.

@@ -55,6 +55,14 @@ struct Model {
     /// Confirmed as cancelled while they waited: they must not run after that.
     cancelled: BTreeSet<u64>,
     ran_after_cancel: Vec<u64>,
+    /// What happened to each job, for the report of one that is lost.
+    stories: HashMap<JobId, Vec<String>>,
+}
+
+impl Model {
+    fn note(&mut self, id: JobId, what: impl std::fmt::Display) {
+        self.stories.entry(id).or_default().push(what.to_string());
+    }
 }
 
 struct World {
@@ -84,6 +92,7 @@ impl World {
                 async move {
                     {
                         let mut model = model.lock().unwrap();
+                        model.note(cx.id(), format_args!("runs, attempt {}", cx.attempt()));
                         if model.cancelled.contains(&step.n) {
                             model.ran_after_cancel.push(step.n);
                         }
@@ -164,6 +173,9 @@ impl World {
         let handle = enqueue.await?;
         if handle.is_new() {
             let id = handle.id().context("an id")?;
+            let mut model = self.model.lock().unwrap();
+            model.note(id, format_args!("added: {:?} at {}", step.fate, self.next));
+            drop(model);
             self.added.push((id, step.n));
             self.account.insert(id, step.n);
             if expires {
@@ -188,6 +200,8 @@ impl World {
         let step = self.step();
         let flow = Flow::new(&step)?;
         self.account.insert(flow.id(), step.n);
+        let what = format!("in a flow: {:?} at {}", step.fate, self.next);
+        self.model.lock().unwrap().note(flow.id(), what);
         if expires {
             self.may_end(flow.id());
         }
@@ -234,7 +248,11 @@ impl World {
             let priority = self.random.random_range(-3..=3);
             root = root.policy(JobPolicy::new().priority(priority));
         }
-        let _ = self.queue.add_flow(root).await?;
+        let id = root.id();
+        let added = self.queue.add_flow(root).await;
+        let what = format!("root, added: {:?}", added.as_ref().map(drop));
+        self.model.lock().unwrap().note(id, what);
+        let _ = added?;
         Ok(())
     }
 
@@ -244,7 +262,10 @@ impl World {
             60..68 => self.flow().await?,
             68..80 => {
                 if let Some((id, n)) = self.recent() {
-                    match self.queue.cancel(id).await {
+                    let cancelled = self.queue.cancel(id).await;
+                    let what = format!("cancelled: {cancelled:?} at {}", self.next);
+                    self.model.lock().unwrap().note(id, what);
+                    match cancelled {
                         // A duplicate may have put its payload there.
                         Ok(Cancelled::Ended) => {
                             let mut model = self.model.lock().unwrap();
@@ -263,9 +284,16 @@ impl World {
                 if let Some((id, _)) = self.recent() {
                     let look = self.queue.inspect();
                     match self.random.random_bool(0.5) {
-                        true => drop(look.run_now(id).await?),
+                        true => {
+                            let made = look.run_now(id).await;
+                            let what = format!("run now: {made:?} at {}", self.next);
+                            self.model.lock().unwrap().note(id, what);
+                            made?;
+                        }
                         false => {
                             let deleted = look.delete(id).await;
+                            let what = format!("deleted: {deleted:?} at {}", self.next);
+                            self.model.lock().unwrap().note(id, what);
                             if !matches!(deleted, Ok(false)) {
                                 self.may_end(id);
                             }
@@ -588,7 +616,8 @@ matrix! {
         // Keys that are held for a time go with it; no other is left.
         assert!(last.unique.values().all(|holder| holder.len() > 16), "seed {seed}: a unique key is left");
         let model = std::mem::take(&mut *world.model.lock().unwrap());
-        let lost: Vec<u64> = world.account.iter().filter(|(id, _)| !model.ended.contains(*id)).map(|(_, n)| *n).collect();
+        let lost = world.account.iter().filter(|(id, _)| !model.ended.contains(*id));
+        let lost: Vec<_> = lost.map(|(id, n)| (n, model.stories.get(id))).collect();
         ensure!(lost.is_empty(), "lost of {} jobs with seed {seed}: {lost:?}", world.account.len());
         let mut bytes = 0;
         for key in world.store.scan(&format!("{}:*", world.prefix)).await? {
