@@ -14,7 +14,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use crate::{pretty::redacted, problem::Problem};
 
 /// The shortest pause after a page.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(4);
 /// The longest: a store that hangs must not stop a search long after it is back.
 const LONGEST: Duration = Duration::from_secs(1);
 /// The pause is as many times as long as the page took.

@@ -109,7 +109,8 @@ impl Position {
 
 /// A name that is written in hexadecimal digits.
 fn name_of(hex: &str, longest: usize) -> Option<String> {
-    if hex.is_empty() || hex.len() % 2 != 0 || hex.len() > 2 * longest || !hex.is_ascii() {
+    if hex.is_empty() || !hex.len().is_multiple_of(2) || hex.len() > 2 * longest || !hex.is_ascii()
+    {
         return None;
     }
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
