@@ -39,13 +39,14 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             || pattern::words(&seen.pattern)
                 .iter()
                 .any(|word| word == "rate");
-        let sure = |races: u64, confidence: f64| match seen.reads_before_it_writes(
-            ops.get_incr + ops.overlaps,
-            ops.increments,
-            races,
-        ) {
-            true => confidence,
-            false => 0.65,
+        // Where a connection is shared, a read and an increment may belong to two requests; but whoever reads a limit checks it.
+        let sure = |races: u64, confidence: f64| {
+            let increments = if limits { 0 } else { ops.increments };
+            let pairs = ops.get_incr + ops.overlaps;
+            match seen.reads_before_it_writes(pairs, increments, races) {
+                true => confidence,
+                false => 0.65,
+            }
         };
         if ops.race_incr > 0 {
             out.add(Subject::keys(&seen.pattern), sure(ops.race_incr, 0.96), format!("proven: {} of {} increments followed a read that another connection's write had made old", ops.race_incr, ops.get_incr));
