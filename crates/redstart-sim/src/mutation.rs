@@ -97,7 +97,6 @@ pub static MUTATIONS: &[Mutation] = &[
     switch("a lease that is renewed only once", Mutex, "a lease is renewed again"),
     switch("a lease that one failed renewal ends", Mutex, "a renewal that failed is tried again"),
     switch("a permit that is renewed only once", Locks, "a lease is renewed again"),
-    switch("a quorum lock that is renewed only once", Redlock, "a lease is renewed again"),
     switch("a redirection that is not followed", Store, "redirections are followed"),
     switch("a connection that is made again after five seconds", Store, "a lost connection is made again at once"),
     switch("a forgotten script that is an error", Counting, "a script that was forgotten is no error"),
