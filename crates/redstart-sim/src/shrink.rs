@@ -13,7 +13,10 @@ use crate::{
 /// The smallest broken world that was found within this many runs, and how many were needed.
 pub fn shrink(plan: &Plan, mutation: Option<&Mutation>, most: usize) -> (Plan, usize) {
     let mut shrinker = Shrinker {
-        kind: run(plan, false, mutation).breaches.first().map(|breach| kind(breach)),
+        kind: run(plan, false, mutation)
+            .breaches
+            .first()
+            .map(|breach| kind(breach)),
         best: plan.clone(),
         mutation,
         runs: 0,
@@ -119,7 +122,9 @@ impl Shrinker<'_> {
         let mut plan = self.best.clone();
         change(&mut plan);
         let breaches = run(&plan, false, self.mutation).breaches;
-        let broken = breaches.iter().any(|breach| Some(kind(breach)) == self.kind);
+        let broken = breaches
+            .iter()
+            .any(|breach| Some(kind(breach)) == self.kind);
         if broken {
             self.best = plan;
         }
@@ -179,10 +184,18 @@ mod tests {
             kind("at 3.2s: client 1 passes client 2"),
             kind("at 3.2s: client 1 is refused")
         );
-        let panicked = |line| kind(&format!("a task panicked: panicked at src/a.rs:{line}:5:\nno"));
+        let panicked = |line| {
+            kind(&format!(
+                "a task panicked: panicked at src/a.rs:{line}:5:\nno"
+            ))
+        };
         assert_eq!(panicked(1), panicked(1));
         assert_ne!(panicked(1), panicked(2));
-        let error = |code| kind(&format!("an error for which there is no reason: {code}: db0:6379"));
+        let error = |code| {
+            kind(&format!(
+                "an error for which there is no reason: {code}: db0:6379"
+            ))
+        };
         assert_ne!(error("\"OOM\""), error("did not answer in time"));
     }
 }
