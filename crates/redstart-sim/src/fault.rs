@@ -197,8 +197,7 @@ impl World {
             }
             FaultKind::ClockJump { client, ahead } => {
                 self.lives[client].process.lock().clock_jumps(ahead);
-                self.troubles
-                    .of_client(What::Clock, client, Duration::ZERO);
+                self.troubles.of_client(What::Clock, client, Duration::ZERO);
             }
             FaultKind::Suspend { client, lasts } => {
                 let process = self.lives[client].process.lock().clone();

@@ -38,7 +38,12 @@ const DOWN: &[&str] = &[
 
 /// Whether an error with this text has a reason. `met` says whether something of a kind went wrong for its caller, from shortly
 /// before the call on. Servers may have `lost` data before.
-pub fn explains(plan: &Plan, text: &str, lost: bool, met: &dyn Fn(&dyn Fn(What) -> bool) -> bool) -> bool {
+pub fn explains(
+    plan: &Plan,
+    text: &str,
+    lost: bool,
+    met: &dyn Fn(&dyn Fn(What) -> bool) -> bool,
+) -> bool {
     // Of several commands, each may have another reason.
     let mut codes = CODES.iter().filter(|(name, _)| text.contains(name));
     if codes.clone().any(|(_, code)| !is_answered(code, met)) {
@@ -86,7 +91,9 @@ mod tests {
     }
 
     fn explained(plan: &Plan, text: &str, troubles: &[What]) -> bool {
-        explains(plan, text, false, &|is| troubles.iter().any(|what| is(*what)))
+        explains(plan, text, false, &|is| {
+            troubles.iter().any(|what| is(*what))
+        })
     }
 
     #[test]

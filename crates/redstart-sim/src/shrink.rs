@@ -1,7 +1,5 @@
 //! A broken world made smaller: fewer faults, clients and operations, better weather, as long as it stays broken.
 
-use std::collections::BTreeSet;
-
 use redstart_engine::Compat;
 
 use crate::{
@@ -15,7 +13,10 @@ use crate::{
 /// The smallest broken world that was found within this many runs, and how many were needed.
 pub fn shrink(plan: &Plan, mutation: Option<&Mutation>, most: usize) -> (Plan, usize) {
     let mut shrinker = Shrinker {
-        kinds: kinds(&run(plan, false, mutation).breaches),
+        kind: run(plan, false, mutation)
+            .breaches
+            .first()
+            .map(|breach| kind(breach)),
         best: plan.clone(),
         mutation,
         runs: 0,
@@ -25,20 +26,27 @@ pub fn shrink(plan: &Plan, mutation: Option<&Mutation>, most: usize) -> (Plan, u
     (shrinker.best, shrinker.runs)
 }
 
-/// The breaches without names, numbers and times, and without what follows a semicolon or colon.
-fn kinds(breaches: &[String]) -> BTreeSet<String> {
-    let kind = |breach: &String| {
-        let text = breach.split([';', ':']).next().unwrap_or_default();
-        let words = text.split_whitespace();
-        let words = words.filter(|word| !word.contains(|letter: char| letter.is_ascii_digit()));
-        words.collect::<Vec<_>>().join(" ")
+/// What kind of breach this is: its text without names, numbers and times, and without what follows a semicolon or colon.
+/// Panics are told apart by their place, and errors by their text.
+fn kind(breach: &str) -> String {
+    let timed = breach.strip_prefix("at ");
+    let text = timed.and_then(|text| Some(text.split_once(": ")?.1));
+    let text = text.unwrap_or(breach);
+    if text.starts_with("a task panicked") {
+        return text.lines().next().unwrap_or_default().to_owned();
+    }
+    let text = match text.starts_with("an error for which") {
+        true => text,
+        false => text.split([';', ':']).next().unwrap_or_default(),
     };
-    breaches.iter().map(kind).collect()
+    let words = text.split_whitespace();
+    let words = words.filter(|word| !word.contains(|letter: char| letter.is_ascii_digit()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 struct Shrinker<'a> {
-    /// What was broken. A smaller world that is broken in another way is another world.
-    kinds: BTreeSet<String>,
+    /// What was broken first. A smaller world that is broken in another way is another world.
+    kind: Option<String>,
     best: Plan,
     mutation: Option<&'a Mutation>,
     runs: usize,
@@ -113,8 +121,10 @@ impl Shrinker<'_> {
         self.runs += 1;
         let mut plan = self.best.clone();
         change(&mut plan);
-        let found = kinds(&run(&plan, false, self.mutation).breaches);
-        let broken = found.intersection(&self.kinds).next().is_some();
+        let breaches = run(&plan, false, self.mutation).breaches;
+        let broken = breaches
+            .iter()
+            .any(|breach| Some(kind(breach)) == self.kind);
         if broken {
             self.best = plan;
         }
@@ -158,4 +168,34 @@ fn single_server(plan: &mut Plan) {
         }
         _ => true,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_breaches_are_of_another_kind() {
+        assert_eq!(
+            kind("at 3.2s: client 1 passes client 2; it waits"),
+            kind("at 17.25s: client 3 passes client 4")
+        );
+        assert_ne!(
+            kind("at 3.2s: client 1 passes client 2"),
+            kind("at 3.2s: client 1 is refused")
+        );
+        let panicked = |line| {
+            kind(&format!(
+                "a task panicked: panicked at src/a.rs:{line}:5:\nno"
+            ))
+        };
+        assert_eq!(panicked(1), panicked(1));
+        assert_ne!(panicked(1), panicked(2));
+        let error = |code| {
+            kind(&format!(
+                "an error for which there is no reason: {code}: db0:6379"
+            ))
+        };
+        assert_ne!(error("\"OOM\""), error("did not answer in time"));
+    }
 }

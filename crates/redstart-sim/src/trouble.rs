@@ -160,9 +160,8 @@ mod tests {
     #[tokio::test]
     async fn only_what_concerns_a_client_at_that_time_counts() {
         let troubles = troubles(&[(Some(1), 2, 3)]);
-        let any = |client, from: u32, to: u32| {
-            troubles.any(client, SECOND * from, SECOND * to, |_| true)
-        };
+        let any =
+            |client, from: u32, to: u32| troubles.any(client, SECOND * from, SECOND * to, |_| true);
         assert!(any(1, 3, 9));
         assert!(any(1, 0, 2));
         assert!(!any(0, 0, 9));
@@ -173,9 +172,8 @@ mod tests {
     #[tokio::test]
     async fn troubles_at_the_same_time_count_once() {
         let troubles = troubles(&[(Some(1), 2, 3), (None, 3, 5), (Some(0), 0, 9), (None, 7, 8)]);
-        let lasted = |from: u32, after: u32| {
-            troubles.lasted(1, SECOND * from, SECOND * 9, SECOND * after)
-        };
+        let lasted =
+            |from: u32, after: u32| troubles.lasted(1, SECOND * from, SECOND * 9, SECOND * after);
         assert_eq!(lasted(0, 0), SECOND * 4);
         assert_eq!(lasted(4, 0), SECOND * 2);
         assert_eq!(lasted(4, 1), SECOND * 4);

@@ -537,7 +537,10 @@ impl World {
             || self.has_evicted(asked, now)
             || self.clock_jumped(asked, now)
             || self.was_suspended(asked, now);
-        let clock = || self.troubles.any(client, asked, now, |what| what == What::Clock);
+        let clock = || {
+            self.troubles
+                .any(client, asked, now, |what| what == What::Clock)
+        };
         !data && !clock() && !self.was_hindered(client, asked, lease)
     }
 

@@ -125,7 +125,8 @@ fn no_promise_is_broken_in_two_thousand_worlds() {
         }
         // Nor do worlds show anything in which calls only fail, or nobody meets anybody.
         for (name, share) in &report.patterns {
-            assert!(share.failed() < 60.0, "{name}: {share:?}");
+            assert!(share.failed() < 45.0, "{name}: {share:?}");
+            assert!(share.faults >= share.worlds, "{name}: {share:?}");
             let calls = share.tally.succeeded + share.tally.failed;
             assert!(share.tally.contended * 50 > calls, "{name}: {share:?}");
         }
@@ -139,6 +140,11 @@ fn no_promise_is_broken_in_two_thousand_worlds() {
                 "too many histories of {name} have too many orders: {share:?}"
             );
         }
+    } else {
+        figure(format_args!(
+            "TOO FEW WORLDS: only {} in the time, so that nothing is shown about faults and patterns",
+            report.worlds
+        ));
     }
     figure(format_args!(
         "{} worlds, {:.0} simulated seconds per second of a core",

@@ -134,12 +134,16 @@ impl Drop for Running {
         let Some(ended) = ended.map(|at| state.running.swap_remove(at)) else {
             return;
         };
-        let left = matches!(ended.holder, Holder::Handler(worker, _) if state.left.contains(&worker));
+        let left =
+            matches!(ended.holder, Holder::Handler(worker, _) if state.left.contains(&worker));
         drop(state);
         let Some(world) = self.world.upgrade() else {
             return;
         };
-        if left || !matches!(ended.holder, Holder::Handler(..)) || !ended.holder.is_told(world.now()) {
+        if left
+            || !matches!(ended.holder, Holder::Handler(..))
+            || !ended.holder.is_told(world.now())
+        {
             return;
         }
         let client = ended.process.as_ref().map(|process| process.id());

@@ -115,7 +115,9 @@ impl Listening {
         let (client, now) = (ear.client, world.now());
         let from = now.saturating_sub(NOTICED_WITHIN);
         let sent = self.sent.load(Ordering::Relaxed) - ear.sent;
-        let lost = world.troubles.any(client, from, now, |what| what != What::Clock)
+        let lost = world
+            .troubles
+            .any(client, from, now, |what| what != What::Clock)
             || world.may_have_lost(from, now);
         if sent <= self.buffer as u64 && !lost {
             world.breach(format!("client {client} hears of a gap for no reason"));

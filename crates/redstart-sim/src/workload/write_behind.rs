@@ -40,7 +40,8 @@ impl Table {
     fn breach(&self, text: String) {
         if let Some(world) = self.world.upgrade() {
             // Under a clock that is behind, a new master numbers its writes as if they were older ones.
-            let behind = world.plan.clocks_differ && world.may_have_lost(Duration::ZERO, world.now());
+            let behind =
+                world.plan.clocks_differ && world.may_have_lost(Duration::ZERO, world.now());
             if !behind {
                 world.breach(text);
             }
@@ -322,9 +323,8 @@ impl Workload for Writing {
                     continue;
                 };
                 let since = |row: &str| written.get(row).map(|row| row.sure.1);
-                let lost = |row: &str| {
-                    world.may_have_lost(since(row).unwrap_or_default(), world.now())
-                };
+                let lost =
+                    |row: &str| world.may_have_lost(since(row).unwrap_or_default(), world.now());
                 if ttl < 0 && !lost(row) && !in_doubt(row) && !is_refusable(row) {
                     world.breach(format!("{key} was applied and never expires"));
                 }

@@ -369,7 +369,10 @@ struct Connector {
 impl Connector {
     async fn run(self) {
         let mut backoff = Backoff::new();
-        let again = self.link.upgrade().is_some_and(|link| link.generation() > 0);
+        let again = self
+            .link
+            .upgrade()
+            .is_some_and(|link| link.generation() > 0);
         if again && crate::mend::is_missing("a lost connection is made again at once") {
             tokio::time::sleep(Duration::from_secs(5)).await;
         }
