@@ -127,17 +127,19 @@ pub(crate) const CASES: &[Case] = &[
     },
     // No name says that it is a cache; a reader fills it.
     Case {
-        observe: 3500,
+        observe: 5000,
         ..observed(
             "cache-updated-in-place",
             "offer:*",
             traffic(&[
                 "r GET offer:7",
-                "r SET offer:7 {f#} EX 60",
+                "r SET offer:7 {f#} PX 800",
                 "# sleep 560",
-                "w SET offer:7 {a#} EX 60",
-                "w SET offer:7 {b#} EX 60",
+                "w SET offer:7 {a#} PX 800",
+                "w SET offer:7 {b#} PX 800",
                 "r GET offer:7",
+                // It expires, and the next reader fills it.
+                "# sleep 850",
             ]),
             // A state that a gateway writes and a dashboard reads.
             traffic(&[
