@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         })
         .collect();
     servers::ensure()?;
-    let built = Built::new(options.release)?;
+    let built = Built::new(options.release, &chosen)?;
 
     let start = Instant::now();
     let time = options

@@ -115,7 +115,11 @@ fn feeds_through_cuts_and_restarts(kind: Kind) {
         if n % (3 * pace) == 4 * pace / 3 {
             restarts += 1;
             drop(other);
-            replica.restart(if n % (6 * pace) < 3 * pace { "NOSAVE" } else { "SAVE" });
+            replica.restart(if n % (6 * pace) < 3 * pace {
+                "NOSAVE"
+            } else {
+                "SAVE"
+            });
             other = replica.follow(master.running.addr);
         }
         if n % (3 * pace) == 8 * pace / 3 {

@@ -1,6 +1,6 @@
-//! The test programs, built once with the features that `test` builds them with.
+//! The test programs of the campaigns, built once with the features that `test` builds them with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -20,9 +20,17 @@ struct Program {
 }
 
 impl Built {
-    pub(super) fn new(release: bool) -> Result<Self> {
+    pub(super) fn new(release: bool, campaigns: &[&Campaign]) -> Result<Self> {
         let mut command = cargo(&["test"]);
+        // All packages, because features come together; of these, only the programs that are run.
         command.args(PACKAGES);
+        let tests: BTreeSet<&str> = campaigns.iter().map(|campaign| campaign.test).collect();
+        for test in tests {
+            match test {
+                "" => command.arg("--lib"),
+                test => command.args(["--test", test]),
+            };
+        }
         command.args(["--no-run", "--message-format=json-render-diagnostics"]);
         if release {
             command.arg("--release");

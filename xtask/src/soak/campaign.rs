@@ -387,10 +387,10 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "engine-fuzz",
-        about: "a million random commands on the engine, Redis and Valkey",
+        about: "a million random commands on the engine, Redis and Valkey, and of settings, users and clients",
         package: "redstart-engine",
         test: "differential",
-        filter: "differential::random",
+        filter: "differential::random differential::administration",
         scale: 10,
         counts: &[],
     },

@@ -48,7 +48,9 @@ pub(crate) fn pace(writes: u64) -> u64 {
 
 /// Lets the log be rewritten long before it is as large as it usually would be: each restart reads it.
 pub(crate) fn keep_short(engine: &redstart_engine::Engine) {
-    let set = engine.session().line("CONFIG SET auto-aof-rewrite-min-size 2mb");
+    let set = engine
+        .session()
+        .line("CONFIG SET auto-aof-rewrite-min-size 2mb");
     assert_eq!(set, Reply::OK);
 }
 
