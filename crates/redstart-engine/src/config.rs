@@ -91,6 +91,12 @@ pub(crate) struct Config {
     pub(crate) zset_max_listpack_entries: usize,
     pub(crate) zset_max_listpack_value: usize,
     pub(crate) stream_node_max_entries: usize,
+    /// The longest HyperLogLog that is kept as runs.
+    pub(crate) hll_sparse_max_bytes: usize,
+    /// Whether long strings are compressed in RDB files and by DUMP.
+    pub(crate) rdb_compression: bool,
+    /// Whether writes are refused after `save` says that a file is due, and it cannot be written.
+    pub(crate) stop_writes_unsaved: bool,
     /// The longest string, in bytes.
     pub(crate) proto_max_bulk_len: usize,
     /// How many bytes of a client's commands may wait to be executed.
@@ -120,6 +126,11 @@ pub(crate) struct Config {
     /// Commands that take at least this many microseconds are kept by SLOWLOG; negative is never.
     pub(crate) slowlog_slower_than: i64,
     pub(crate) slowlog_max_len: usize,
+    /// Requests and replies of at least this many bytes are kept by COMMANDLOG; negative is never.
+    pub(crate) large_request: i64,
+    pub(crate) large_requests_max_len: usize,
+    pub(crate) large_reply: i64,
+    pub(crate) large_replies_max_len: usize,
     /// Events that take at least this many milliseconds are kept by LATENCY; 0 is never.
     pub(crate) latency_threshold: u64,
     /// Whether INFO latencystats and LATENCY HISTOGRAM count.
@@ -184,6 +195,9 @@ impl Default for Config {
             zset_max_listpack_entries: 128,
             zset_max_listpack_value: 64,
             stream_node_max_entries: 100,
+            hll_sparse_max_bytes: 3000,
+            rdb_compression: true,
+            stop_writes_unsaved: true,
             proto_max_bulk_len: 512 * 1024 * 1024,
             query_buffer_limit: 1024 * 1024 * 1024,
             maxclients: 10_000,
@@ -199,6 +213,10 @@ impl Default for Config {
             port: 0,
             slowlog_slower_than: 10_000,
             slowlog_max_len: 128,
+            large_request: 1 << 20,
+            large_requests_max_len: 128,
+            large_reply: 1 << 20,
+            large_replies_max_len: 128,
             latency_threshold: 0,
             latency_tracking: true,
             percentiles: Cow::Borrowed(&[50.0, 99.0, 99.9]),

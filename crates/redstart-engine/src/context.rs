@@ -164,7 +164,8 @@ impl<'a> Ctx<'a> {
             let shown = slowlog::shown(spec, args);
             let who = (&*self.client, self.origin);
             let log = &mut self.state.slowlog;
-            log.add(config, who, &shown, self.now_micros, took);
+            let micros = took.as_micros() as u64;
+            log.add(config.slowlog_max_len, who, &shown, self.now_micros, micros);
         }
         if config.latency_threshold > 0 && took.as_millis() as u64 >= config.latency_threshold {
             let event = match spec.is(flag::FAST) {

@@ -9,6 +9,7 @@ use crate::{
     blocking::{self, Wait},
     client::Client,
     commands::transaction,
+    compat::versions,
     context::{Ctx, Origin},
     engine::State,
     error::{CROSS_SLOT, CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
@@ -254,9 +255,13 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> (Option<&'static Spec>, CommandR
             if let Some(multi) = &mut cx.client.multi {
                 multi.broken = true;
             }
-            let spec = registry::lookup(args);
+            let compat = cx.state.config.compat;
+            let spec = registry::lookup(args).filter(|spec| spec.exists_in(compat));
             if let Some(spec) = spec {
                 cx.state.stats.refused(spec);
+                if spec.name == "exec" {
+                    return (Some(spec), Err(discarded(cx, stop)));
+                }
             }
             return (spec, Err(stop));
         }
@@ -268,6 +273,10 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> (Option<&'static Spec>, CommandR
     if let Some(multi) = &mut cx.client.multi
         && !spec.is(flag::UNQUEUED)
     {
+        // What will not be executed is not kept.
+        if multi.broken {
+            return (Some(spec), Ok(Reply::status("QUEUED")));
+        }
         // Copies: an argument is a part of a read buffer, which it would keep from being freed.
         let args: Vec<Bytes> = args.iter().map(|arg| Bytes::copy_from_slice(arg)).collect();
         multi.bytes += args
@@ -280,13 +289,30 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> (Option<&'static Spec>, CommandR
     (Some(spec), cx.call(spec, args))
 }
 
+/// An EXEC that is refused ends the transaction.
+fn discarded(cx: &mut Ctx<'_>, why: Stop) -> Stop {
+    cx.client.multi = None;
+    transaction::unwatch_all(cx.state, cx.client);
+    match why {
+        Stop::Error(text) if !text.starts_with("EXECABORT") => {
+            let why = text.strip_prefix("ERR ").unwrap_or(&text);
+            format!("EXECABORT Transaction discarded because of: {why}").into()
+        }
+        other => other,
+    }
+}
+
 /// What can be said against a command before it runs.
 fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     let spec = registry::resolve(args, cx.state.config.compat)?;
     if !cx.client.authenticated && !spec.is(flag::NO_AUTH) && cx.state.acl.is_guarded() {
         return Err(acl::NOAUTH.into());
     }
-    if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
+    if cx.client.multi.is_some()
+        && (spec.is(flag::NO_MULTI)
+            || matches!(spec.full_name, "client|reply" | "multi" | "watch")
+                && cx.state.config.compat.is_in(versions::VALKEY))
+    {
         return Err("ERR Command not allowed inside a transaction".into());
     }
     if !cx.client.account.is_unlimited() {
@@ -309,6 +335,9 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     }
     if cx.state.effects.is_failing() {
         check_writes(cx, spec, LOG_FAILED)?;
+    }
+    if cx.state.saves.has_failed() && rdb::refuses_writes(cx.state) {
+        check_writes(cx, spec, rdb::NOT_SAVED)?;
     }
     if cx.state.replica.is_some() {
         check_replica(cx, spec)?;

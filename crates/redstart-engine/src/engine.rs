@@ -160,6 +160,9 @@ pub(crate) struct State {
     /// The clients that called MONITOR, by id.
     pub(crate) monitors: BTreeMap<u64, Arc<Profile>>,
     pub(crate) slowlog: SlowLog,
+    /// Requests and replies of many bytes, as Valkey keeps them.
+    pub(crate) large_requests: SlowLog,
+    pub(crate) large_replies: SlowLog,
     pub(crate) latency: Latency,
     /// Forty hexadecimal digits, another in every engine.
     pub(crate) run_id: String,
@@ -242,6 +245,8 @@ impl State {
             clients: BTreeMap::new(),
             monitors: BTreeMap::new(),
             slowlog: SlowLog::default(),
+            large_requests: SlowLog::default(),
+            large_replies: SlowLog::default(),
             latency: Latency::default(),
             run_id: String::new(),
             pause: None,
@@ -314,6 +319,8 @@ impl Engine {
             clients: BTreeMap::new(),
             monitors: BTreeMap::new(),
             slowlog: SlowLog::default(),
+            large_requests: SlowLog::default(),
+            large_replies: SlowLog::default(),
             latency: Latency::default(),
             run_id: run_id(),
             pause: None,

@@ -42,8 +42,8 @@ pub use file::Summary;
 pub(crate) use file::{Contents, Expired, load, replace};
 pub(crate) use payload::{Refused, dump, dump_functions, restore, restore_functions};
 pub(crate) use save::{
-    Saves, has_save_points, load_snapshot, save, save_at_end, save_if_due, save_later,
-    snapshot_path,
+    NOT_SAVED, Saves, has_save_points, load_snapshot, refuses_writes, save, save_at_end,
+    save_if_due, save_later, snapshot_path,
 };
 
 use file::Values;

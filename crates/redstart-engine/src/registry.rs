@@ -38,6 +38,7 @@ pub(crate) mod flag {
     pub(crate) const STALE: u32 = 1 << 8;
     pub(crate) const SKIP_MONITOR: u32 = 1 << 9;
     pub(crate) const SKIP_SLOWLOG: u32 = 1 << 10;
+    pub(crate) const ASKING: u32 = 1 << 11;
     pub(crate) const FAST: u32 = 1 << 12;
     pub(crate) const NO_AUTH: u32 = 1 << 13;
     pub(crate) const MOVABLEKEYS: u32 = 1 << 14;

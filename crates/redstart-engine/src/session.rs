@@ -23,6 +23,7 @@ use crate::{
     acl, blocking,
     client::{Answers, Client, Inbox, Profile, Pushed, Watch},
     commands::transaction,
+    compat::Compat,
     config::Config,
     context::{Ctx, Origin},
     dispatch::{self, Done},
@@ -33,7 +34,7 @@ use crate::{
     registry,
     reply::{Protocol, Reply},
     resp::{self, Commands},
-    stats::Traffic,
+    stats::{Traffic, commandlog},
     types::dict::WARMED,
 };
 
@@ -311,6 +312,10 @@ trait Replies {
     }
     /// A command did so.
     fn wrote(&mut self, _: &Client) {}
+    /// How many bytes there are, if they go to a client of a listener.
+    fn bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 impl Replies for Vec<Reply> {
@@ -375,6 +380,11 @@ impl Replies for Wire<'_> {
     #[inline]
     fn output(&mut self) -> Option<&mut Vec<u8>> {
         Some(self.out)
+    }
+
+    #[inline]
+    fn bytes(&self) -> Option<usize> {
+        Some(self.out.len())
     }
 
     /// The client gets no messages that it causes itself; all others may as well come behind.
@@ -563,6 +573,10 @@ impl Session {
             if lent && let Some(output) = replies.output() {
                 state.output.lend(output);
             }
+            let before = match state.config.compat {
+                Compat::Valkey9 => replies.bytes(),
+                _ => None,
+            };
             let done = dispatch::run(&mut state, client, args, now);
             if lent && let Some(output) = replies.output() {
                 state.output.take_back(output);
@@ -587,6 +601,10 @@ impl Session {
                     });
                     break;
                 }
+            }
+            if let (Some(before), Some(after)) = (before, replies.bytes()) {
+                let answered = after.saturating_sub(before);
+                commandlog::look(&mut state, client, args, now, answered);
             }
             if let Some(attachment) = client.attachment.take() {
                 ran.end = End::Attached(attachment);
@@ -740,6 +758,12 @@ impl Session {
     }
 
     /// What the listener counts.
+    /// Lets commands be counted and timed as those of a listener's client.
+    #[cfg(test)]
+    pub(crate) fn count_as_networked(&mut self, networked: bool) {
+        self.client.networked = networked;
+    }
+
     pub(crate) fn traffic(&self) -> &Traffic {
         &self.inner.traffic
     }

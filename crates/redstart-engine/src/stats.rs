@@ -6,6 +6,9 @@
 //! each begins when the one before ends, so that the clock is read once for each.
 //! The time in which a reply of less than 1 MiB is encoded counts for the next of them.
 
+pub(crate) mod commandlog;
+#[cfg(test)]
+mod cost;
 pub(crate) mod histogram;
 pub(crate) mod latency;
 pub(crate) mod monitor;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use redstart_engine::{Engine, server::ServerConfig};
+use redstart_engine::{Compat, Engine, server::ServerConfig};
 use redstart_testkit::{Kind, block_until, find};
 
 #[path = "listener/running.rs"]
@@ -18,12 +18,16 @@ mod running;
 
 use running::Running;
 
-fn start(cluster: bool) -> Running {
-    let engine = Engine::builder().cluster(cluster).build().unwrap();
-    Running::start(engine, ServerConfig::new())
+fn start(kind: Kind, cluster: bool) -> Running {
+    let compat = match kind {
+        Kind::Redis => Compat::Redis70,
+        Kind::Valkey => Compat::Valkey9,
+    };
+    let engine = Engine::builder().compat(compat).cluster(cluster);
+    Running::start(engine.build().unwrap(), ServerConfig::new())
 }
 
-/// redis-server as a cluster of one node, or as none.
+/// A server as a cluster of one node, or as none.
 struct Redis {
     process: Child,
     addr: SocketAddr,
@@ -31,14 +35,14 @@ struct Redis {
 }
 
 impl Redis {
-    fn start(cluster: bool) -> Redis {
+    fn start(kind: Kind, cluster: bool) -> Redis {
         // The port of the cluster's bus is 10000 above, and somebody may take either meanwhile.
         loop {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = free.local_addr().unwrap().port() % 20_000 + 20_000;
             drop(free);
             let dir = tempfile::tempdir().unwrap();
-            let mut process = Command::new(find::server(Kind::Redis).unwrap())
+            let mut process = Command::new(find::server(kind).unwrap())
                 .args(["--save", "", "--bind", "127.0.0.1", "--port"])
                 .arg(port.to_string())
                 .args(["--cluster-enabled", if cluster { "yes" } else { "no" }])
@@ -129,8 +133,8 @@ impl Wire {
 }
 
 /// Sends the lines to both; what differs by nature is made equal first.
-fn compare(cluster: bool, lines: &str) {
-    let (redis, engine) = (Redis::start(cluster), start(cluster));
+fn compare(kind: Kind, cluster: bool, lines: &str) {
+    let (redis, engine) = (Redis::start(kind, cluster), start(kind, cluster));
     let mut theirs = Wire::open(redis.addr).unwrap();
     let mut ours = Wire::open(engine.addr).unwrap();
     let ids = [&mut theirs, &mut ours].map(|wire| {
@@ -168,6 +172,7 @@ fn compare(cluster: bool, lines: &str) {
 #[test]
 fn a_node_that_owns_all_slots_answers_alike() {
     compare(
+        Kind::Redis,
         true,
         "
         CLUSTER SLOTS
@@ -236,6 +241,7 @@ fn a_node_that_owns_all_slots_answers_alike() {
 #[test]
 fn a_server_that_is_no_cluster_says_so_alike() {
     compare(
+        Kind::Redis,
         false,
         "
         CLUSTER SLOTS
@@ -257,8 +263,74 @@ fn a_server_that_is_no_cluster_says_so_alike() {
 }
 
 #[test]
+fn what_valkey_has_for_slots_answers_alike() {
+    // The slots of these keys are 15891, 7629 and 15891.
+    compare(
+        Kind::Valkey,
+        true,
+        "
+        SET {t}a 1
+        SET {k}b 1
+        SET {t}c 1
+        CLUSTER KEYSLOT {t}a
+        CLUSTER KEYSLOT {k}b
+        CLUSTER SLOT-STATS SLOTSRANGE 15891 15891
+        CLUSTER SLOT-STATS SLOTSRANGE 7629 7631
+        CLUSTER SLOT-STATS SLOTSRANGE 0 16384
+        CLUSTER SLOT-STATS SLOTSRANGE 5 3
+        CLUSTER SLOT-STATS SLOTSRANGE x 3
+        CLUSTER SLOT-STATS SLOTSRANGE 5
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT LIMIT 3
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT LIMIT 3 DESC
+        CLUSTER SLOT-STATS orderby key-count asc limit 3
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT ASC DESC
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT LIMIT 1 LIMIT 2
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT LIMIT 0
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT LIMIT x
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT LIMIT
+        CLUSTER SLOT-STATS ORDERBY KEY-COUNT FOO
+        CLUSTER SLOT-STATS ORDERBY CPU-USEC
+        CLUSTER SLOT-STATS ORDERBY NOSUCH
+        CLUSTER SLOT-STATS FOO BAR
+        CLUSTER SLOT-STATS FOO
+        CLUSTER FLUSHSLOT 99999
+        CLUSTER FLUSHSLOT x
+        CLUSTER FLUSHSLOT 1 FOO
+        CLUSTER FLUSHSLOT 1 SYNC ASYNC
+        CLUSTER FLUSHSLOT 1 ASYNC
+        CLUSTER FLUSHSLOT 15891 SYNC
+        EXISTS {t}a {t}c
+        EXISTS {k}b
+        DBSIZE
+        CLUSTER GETSLOTMIGRATIONS
+        ",
+    );
+    compare(
+        Kind::Valkey,
+        false,
+        "
+        CLUSTER MYSHARDID
+        CLUSTER SLOT-STATS SLOTSRANGE 1 2
+        CLUSTER FLUSHSLOT 1
+        CLUSTER GETSLOTMIGRATIONS
+        ",
+    );
+}
+
+#[test]
+fn the_shard_has_a_name_that_stays() {
+    let engine = start(Kind::Valkey, true);
+    let mut wire = Wire::open(engine.addr).unwrap();
+    let name = wire.call("CLUSTER MYSHARDID");
+    assert_eq!(name.lines().nth(1).map(str::len), Some(40), "{name}");
+    assert_eq!(wire.call("CLUSTER MYSHARDID"), name);
+    assert_ne!(wire.call("CLUSTER MYID"), name);
+}
+
+#[test]
 fn the_node_and_the_state_have_the_servers_fields() {
-    let (redis, engine) = (Redis::start(true), start(true));
+    let (redis, engine) = (Redis::start(Kind::Redis, true), start(Kind::Redis, true));
     let mut theirs = Wire::open(redis.addr).unwrap();
     let mut ours = Wire::open(engine.addr).unwrap();
     let fields = |wire: &mut Wire| -> Vec<String> {
@@ -310,7 +382,7 @@ fn is_well(output: &Output) {
 
 #[test]
 fn redis_py_sees_a_cluster() {
-    let engine = start(true);
+    let engine = start(Kind::Redis, true);
     let mut command = Command::new(find::redis_py().unwrap());
     let port = engine.addr.port().to_string();
     is_well(
@@ -324,7 +396,7 @@ fn redis_py_sees_a_cluster() {
 
 #[test]
 fn ioredis_sees_a_cluster() {
-    let engine = start(true);
+    let engine = start(Kind::Redis, true);
     let (node, modules) = find::ioredis().unwrap();
     let mut command = Command::new(node);
     let port = engine.addr.port().to_string();

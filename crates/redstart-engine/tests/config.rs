@@ -199,3 +199,88 @@ fn a_rewritten_file_is_for_its_owner_only() {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }
+
+/// The length of a value, and of its binary form.
+fn lengths(session: &mut Session, key: &str) -> (usize, usize) {
+    let length = |reply: Reply| match reply {
+        Reply::Bulk(text) => text.len(),
+        other => panic!("{other:?}"),
+    };
+    let value = length(ask(session, &format!("GET {key}")));
+    (value, length(ask(session, &format!("DUMP {key}"))))
+}
+
+#[test]
+fn long_strings_are_compressed_unless_a_setting_says_otherwise() {
+    let mut session = Engine::new().session();
+    ask(&mut session, &format!("SET key {}", "x".repeat(1000)));
+    assert!(lengths(&mut session, "key").1 < 100);
+    ask(&mut session, "CONFIG SET rdbcompression no");
+    assert!(lengths(&mut session, "key").1 > 1000);
+}
+
+#[test]
+fn an_estimate_becomes_dense_at_the_size_that_is_set() {
+    let mut session = Engine::new().session();
+    ask(&mut session, "CONFIG SET hll-sparse-max-bytes 30");
+    ask(&mut session, "PFADD small a");
+    ask(&mut session, "PFADD large a b c d e f g h");
+    assert!(lengths(&mut session, "small").0 < 100);
+    assert!(lengths(&mut session, "large").0 > 10_000);
+    ask(&mut session, "CONFIG SET hll-sparse-max-bytes 3000");
+    ask(&mut session, "PFADD other a b c d e f g h");
+    assert!(lengths(&mut session, "other").0 < 100);
+}
+
+#[test]
+fn writes_are_refused_after_a_snapshot_that_is_due_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = Settings::new();
+    settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+    settings.set("save", "60 1").unwrap();
+    let clock = redstart_engine::Clock::manual_at(1_700_000_000_000_000);
+    let builder = Engine::builder().settings(settings).clock(clock);
+    let engine = builder.build().unwrap();
+    let mut session = engine.session();
+    // A folder is where the file would be.
+    std::fs::create_dir(dir.path().join("dump.rdb")).unwrap();
+    assert_eq!(ask(&mut session, "SET a 1"), Reply::OK);
+    engine.advance(std::time::Duration::from_secs(61));
+    let refused = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("MISCONF"));
+    assert!(refused(ask(&mut session, "SET a 2")));
+    assert_eq!(ask(&mut session, "GET a"), Reply::bulk("1"));
+    ask(&mut session, "CONFIG SET stop-writes-on-bgsave-error no");
+    assert_eq!(ask(&mut session, "SET a 2"), Reply::OK);
+    ask(&mut session, "CONFIG SET stop-writes-on-bgsave-error yes");
+    assert!(refused(ask(&mut session, "SET a 3")));
+    std::fs::remove_dir(dir.path().join("dump.rdb")).unwrap();
+    assert_eq!(ask(&mut session, "SAVE"), Reply::OK);
+    assert_eq!(ask(&mut session, "SET a 3"), Reply::OK);
+}
+
+#[test]
+fn a_log_that_ends_within_a_command_is_an_error_if_a_setting_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let builder = Engine::builder().append_only(dir.path(), redstart_engine::Fsync::No);
+        let mut session = builder.build().unwrap().session();
+        ask(&mut session, "SET a 1");
+        ask(&mut session, "SET b 1");
+    }
+    let log = dir.path().join("appendonlydir/appendonly.aof.1.incr.aof");
+    let bytes = std::fs::read(&log).unwrap();
+    std::fs::write(&log, &bytes[..bytes.len() - 3]).unwrap();
+    let open = |truncated: &str| {
+        let mut settings = Settings::new();
+        settings.set("aof-load-truncated", truncated).unwrap();
+        let builder = Engine::builder().settings(settings);
+        builder
+            .append_only(dir.path(), redstart_engine::Fsync::No)
+            .build()
+    };
+    let refused = open("no").expect_err("it is torn").to_string();
+    assert!(refused.contains("ends within a command"), "{refused}");
+    let mut session = open("yes").unwrap().session();
+    assert_eq!(ask(&mut session, "GET a"), Reply::bulk("1"));
+    assert_eq!(ask(&mut session, "GET b"), Reply::Nil);
+}

@@ -20,8 +20,13 @@ use redstart_testkit::{Kind, block_until};
 
 pub(crate) use differential::wire::Wire;
 
+#[allow(dead_code, reason = "other tests use the address")]
+#[path = "listener/running.rs"]
+mod listener;
+
 mod differential {
     mod acl;
+    mod administration;
     mod bitmap;
     mod blocking;
     mod command;

@@ -35,7 +35,7 @@ mod server;
 #[path = "differential/wire.rs"]
 mod wire;
 
-use change::{LIBRARY, change, count, field, seeded, told, word};
+use change::{LIBRARY, change, count, field, keep_short, pace, seeded, told, word};
 use contents::{Client, assert_same, words};
 use listener::Running;
 use server::{PATIENCE, RealServer, assert_level, connect};
@@ -80,6 +80,7 @@ fn serve_a_waiting_client(master: &Master, wire: &mut Wire, n: u64) {
 
 fn feeds_through_cuts_and_restarts(kind: Kind) {
     let writes = scale(900, "fed writes");
+    let pace = pace(writes);
     let dir = tempfile::tempdir().unwrap();
     let data = tempfile::tempdir().unwrap();
     // The old listener's tasks may hold the engine for a moment longer.
@@ -89,6 +90,7 @@ fn feeds_through_cuts_and_restarts(kind: Kind) {
             builder.build().ok()
         };
         let engine = block_until("the folder to be free", PATIENCE, engine).unwrap();
+        keep_short(&engine);
         Master::start(engine, data.path())
     };
     let mut master = open();
@@ -103,20 +105,24 @@ fn feeds_through_cuts_and_restarts(kind: Kind) {
     let (mut cuts, mut restarts) = (0, 0);
     for n in 0..writes {
         change(&mut wire, &mut chance);
-        if n % 150 == 75 {
+        if n % pace == pace / 2 {
             cuts += 1;
             wire.line("CLIENT KILL TYPE replica");
         }
-        if n % 300 == 100 {
+        if n % (2 * pace) == 2 * pace / 3 {
             serve_a_waiting_client(&master, &mut wire, n);
         }
-        if n % 450 == 200 {
+        if n % (3 * pace) == 4 * pace / 3 {
             restarts += 1;
             drop(other);
-            replica.restart(if n % 900 < 450 { "NOSAVE" } else { "SAVE" });
+            replica.restart(if n % (6 * pace) < 3 * pace {
+                "NOSAVE"
+            } else {
+                "SAVE"
+            });
             other = replica.follow(master.running.addr);
         }
-        if n % 450 == 400 {
+        if n % (3 * pace) == 8 * pace / 3 {
             restarts += 1;
             drop((wire, master));
             master = open();
@@ -179,6 +185,33 @@ fn a_short_cut_is_made_up_for_without_a_copy() {
             3,
             "{kind:?}"
         );
+    }
+}
+
+/// Also what a server keeps to itself: how often and when an entry was read again.
+#[test]
+fn pending_entries_that_are_read_again_are_pending_so_on_the_replica() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let clock = redstart_engine::Clock::manual_at(1_700_000_000_000_000);
+        let engine = Engine::builder().clock(clock).build().unwrap();
+        let master = Master::start(engine.clone(), place.path());
+        let mut wire = master.connect();
+        let replica = RealServer::new(kind, dir.path(), &[]);
+        let mut other = replica.follow(master.running.addr);
+        for key in ["one", "two"] {
+            wire.line(&format!("XADD {key} 1-1 f v"));
+            wire.line(&format!("XADD {key} 1-2 f v"));
+            wire.line(&format!("XGROUP CREATE {key} g 0"));
+            wire.line(&format!("XREADGROUP GROUP g c COUNT 1 STREAMS {key} >"));
+        }
+        engine.advance(Duration::from_millis(1234));
+        wire.line("XREADGROUP GROUP g c STREAMS one 0");
+        engine.advance(Duration::from_millis(1234));
+        // What is new in one stream, and old in another.
+        wire.line("XREADGROUP GROUP g c STREAMS one two > 0");
+        wire.line("XREADGROUP GROUP g new STREAMS one 0");
+        assert_level(&mut wire, &mut other, &format!("{kind:?}"));
     }
 }
 

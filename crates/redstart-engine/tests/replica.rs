@@ -25,7 +25,7 @@ mod server;
 #[path = "differential/wire.rs"]
 mod wire;
 
-use change::{LIBRARY, change, count, field, seeded, word};
+use change::{LIBRARY, change, count, field, keep_short, pace, seeded, word};
 use contents::{Client, assert_same, everything, unseen};
 use server::{PATIENCE, RealServer, assert_level, is_level};
 use wire::Wire;
@@ -50,6 +50,7 @@ fn follow(session: &mut Session, master: &RealServer) {
 
 fn follows_through_cuts_and_restarts(kind: Kind) {
     let writes = scale(900, "followed writes");
+    let pace = pace(writes);
     let dir = tempfile::tempdir().unwrap();
     let mut master = master(kind, dir.path(), "yes");
     let data = tempfile::tempdir().unwrap();
@@ -59,7 +60,9 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
             let builder = Engine::builder().append_only(data.path(), redstart_engine::Fsync::No);
             builder.build().ok()
         };
-        block_until("the folder to be free", PATIENCE, engine).unwrap()
+        let engine = block_until("the folder to be free", PATIENCE, engine).unwrap();
+        keep_short(&engine);
+        engine
     };
     let mut engine = open();
     let mut session = engine.session();
@@ -74,17 +77,17 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
     let (mut cuts, mut restarts) = (0, 0);
     for n in 0..writes {
         change(&mut wire, &mut chance);
-        if n % 150 == 75 {
+        if n % pace == pace / 2 {
             cuts += 1;
             wire.line("CLIENT KILL TYPE replica");
         }
-        if n % 450 == 200 {
+        if n % (3 * pace) == 4 * pace / 3 {
             restarts += 1;
             drop(wire);
             master.restart("SAVE");
             wire = master.connect();
         }
-        if n % 450 == 400 {
+        if n % (3 * pace) == 8 * pace / 3 {
             drop(session);
             drop(engine);
             engine = open();

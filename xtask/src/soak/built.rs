@@ -1,4 +1,4 @@
-//! The test programs, built once with the features that `test` builds them with; with optimisations only those that are run.
+//! The test programs of the campaigns, built once with the features that `test` builds them with.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead as _, BufReader};
@@ -22,21 +22,19 @@ struct Program {
 impl Built {
     pub(super) fn new(release: bool, campaigns: &[&Campaign]) -> Result<Self> {
         let mut command = cargo(&["test"]);
-        if release {
-            // Everything with optimisations would take longer than most campaigns.
-            let tests: BTreeSet<_> = campaigns.iter().map(|one| (one.package, one.test)).collect();
-            command.arg("--release");
-            for (package, test) in tests {
-                command.args(["--package", package]);
-                match test {
-                    "" => command.arg("--lib"),
-                    test => command.args(["--test", test]),
-                };
-            }
-        } else {
-            command.args(PACKAGES);
+        // All packages, because features come together; of these, only the programs that are run.
+        command.args(PACKAGES);
+        let tests: BTreeSet<&str> = campaigns.iter().map(|campaign| campaign.test).collect();
+        for test in tests {
+            match test {
+                "" => command.arg("--lib"),
+                test => command.args(["--test", test]),
+            };
         }
         command.args(["--no-run", "--message-format=json-render-diagnostics"]);
+        if release {
+            command.arg("--release");
+        }
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("no output")?;
         let mut programs = HashMap::new();

@@ -23,7 +23,8 @@ pub(crate) struct Listed {
     /// Redis 7.0 has it.
     pub(crate) original: bool,
     /// It exists here.
-    pub(crate) available: bool,
+    /// Which servers have it of what the engine has: a set of versions.
+    pub(crate) available: u8,
 }
 
 pub(crate) struct Catalog {
@@ -47,7 +48,7 @@ impl Catalog {
                 Some(&id) => id,
                 None => catalog.add(spec.full_name, category::derived(spec), false),
             };
-            catalog.commands[id].available = true;
+            catalog.commands[id].available = spec.versions;
         }
         catalog
     }
@@ -65,7 +66,7 @@ impl Catalog {
             subcommands: Vec::new(),
             nested: container.is_some(),
             original,
-            available: false,
+            available: 0,
         });
         self.by_name.insert(name, id);
         id

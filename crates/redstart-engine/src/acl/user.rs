@@ -93,7 +93,9 @@ impl User {
     /// Applies one rule. `all_channels` is what selectors begin with.
     pub(crate) fn apply(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
         let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
-        if is("on") {
+        if is("") {
+            // As in Redis, an empty rule is none.
+        } else if is("on") {
             self.enabled = true;
         } else if is("off") {
             self.enabled = false;

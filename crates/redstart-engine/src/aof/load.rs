@@ -94,7 +94,8 @@ fn load_file(
     };
     let good = repeat_all(&mut file.take(end), state, now_micros, failing).map_err(bad)?;
     if good < len {
-        if tail == Tail::Whole {
+        let cuts = state.config.remembered.get("aof-load-truncated");
+        if tail == Tail::Whole || cuts.is_some_and(|word| word.as_ref() == b"no") {
             return Err(bad(format!("ends within a command at byte {good}")));
         }
         tracing::warn!(

@@ -5,6 +5,7 @@ use rand::RngExt as _;
 
 use crate::{
     acl::{self, catalog::CATALOG, category, log::Entry, selector::Denied, selector::Selector},
+    compat::versions,
     context::Ctx,
     error::{CommandResult, Stop},
     number::int_arg,
@@ -111,16 +112,19 @@ fn whoami(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     Ok(Reply::Bulk(cx.client.account.name.clone()))
 }
 
-fn cat(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+fn cat(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     match &args[2..] {
         [] => Ok(Reply::Array(category::NAMES.map(Reply::bulk).into())),
         [name] => {
             let Some(wanted) = category::find(name) else {
                 return Err(error(format!("Unknown category '{}'", printable(name))));
             };
+            let compat = cx.state.config.compat;
             let commands = CATALOG.commands.iter();
             let named = commands
-                .filter(|command| command.available && command.categories & wanted != 0)
+                .filter(|command| {
+                    compat.is_in(command.available) && command.categories & wanted != 0
+                })
                 .map(|command| Reply::bulk(command.name));
             Ok(Reply::Array(named.collect()))
         }
@@ -175,7 +179,10 @@ fn dryrun(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(match verdict {
         Ok(()) => Reply::OK,
         Err(denied) => {
-            let mut text = b"This user has no permissions to ".to_vec();
+            let mut text = match compat.is_in(versions::FROM_7_2) {
+                true => [b"User ", &args[2][..], b" has no permissions to "].concat(),
+                false => b"This user has no permissions to ".to_vec(),
+            };
             let (verb, object, kind): (&[u8], &[u8], &[u8]) = match denied {
                 Denied::Command => (b"run the '", spec.full_name.as_bytes(), b"' command"),
                 Denied::Key(at) => (b"access the '", &call[at], b"' key"),

@@ -236,6 +236,9 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             let mut profiles = Vec::new();
             for id in ids {
                 let id = parse_int(id).ok_or(Stop::from("ERR Invalid client ID"))?;
+                if id <= 0 && cx.state.config.compat.is_in(versions::VALKEY) {
+                    return Err("ERR client-id should be greater than 0".into());
+                }
                 profiles.extend(cx.state.clients.get(&(id as u64)).cloned());
             }
             profiles
@@ -250,6 +253,11 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(text(lines))
 }
 
+/// A client of this process has no address, and none that could be asked for.
+fn is_at(own: &str, addr: &[u8]) -> bool {
+    !addr.is_empty() && own.as_bytes() == addr
+}
+
 fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     profile(cx);
     if let [_, _, addr] = args {
@@ -257,7 +265,7 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             .state
             .clients
             .values()
-            .find(|profile| profile.addr.as_bytes() == addr.as_ref());
+            .find(|profile| is_at(&profile.addr, addr));
         let Some(found) = found.cloned() else {
             return Err("ERR No such client".into());
         };
@@ -297,12 +305,10 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         .filter(|profile| {
             id.is_none_or(|id| profile.id == id)
                 && kind.is_none_or(|kind| type_of(profile) == kind)
-                && addr
-                    .as_ref()
-                    .is_none_or(|addr| profile.addr.as_bytes() == addr.as_ref())
+                && addr.as_ref().is_none_or(|addr| is_at(&profile.addr, addr))
                 && laddr
                     .as_ref()
-                    .is_none_or(|laddr| profile.laddr.as_bytes() == laddr.as_ref())
+                    .is_none_or(|laddr| is_at(&profile.laddr, laddr))
                 && user
                     .as_ref()
                     .is_none_or(|user| Arc::ptr_eq(user, &profile.activity.lock().account))

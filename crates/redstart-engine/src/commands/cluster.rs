@@ -4,9 +4,11 @@ use bytes::Bytes;
 use rand::RngExt as _;
 
 use crate::{
+    compat::versions::{FROM_7_2, VALKEY},
     context::Ctx,
-    error::{CommandResult, Stop},
+    error::{CommandResult, SYNTAX, Stop},
     hash_slot,
+    notify::class,
     number::int_arg,
     registry::{Spec, flag::*, printable},
     reply::Reply,
@@ -47,15 +49,18 @@ static SUBCOMMANDS: &[Spec] = &[
     sub!("delslots", -3, OPERATE, refused),
     sub!("delslotsrange", -4, OPERATE, refused),
     sub!("failover", -2, OPERATE, failover),
+    sub!("flushslot", -3, OPERATE | WRITE, flushslot).only(VALKEY),
     sub!("flushslots", 2, OPERATE, refused),
     sub!("forget", 3, OPERATE, forget),
     sub!("getkeysinslot", 4, LOOK, getkeysinslot),
+    sub!("getslotmigrations", 2, OPERATE, links).only(VALKEY),
     sub!("help", 2, LOADING | STALE, help),
     sub!("info", 2, LOOK, info),
     sub!("keyslot", 3, LOOK, keyslot),
     sub!("links", 2, LOOK, links),
     sub!("meet", -4, OPERATE, refused),
     sub!("myid", 2, LOOK, myid),
+    sub!("myshardid", 2, LOOK | LOADING, myshardid).only(FROM_7_2),
     sub!("nodes", 2, LOOK, nodes),
     sub!("replicas", 3, ADMIN | STALE, replicas),
     sub!("replicate", 3, OPERATE, replicate),
@@ -65,18 +70,22 @@ static SUBCOMMANDS: &[Spec] = &[
     sub!("setslot", -4, OPERATE, refused),
     sub!("shards", 2, LOOK, shards),
     sub!("slaves", 3, ADMIN | STALE, replicas),
+    sub!("slot-stats", -4, LOOK | LOADING, slot_stats).only(VALKEY),
     sub!("slots", 2, LOOK, slots),
 ];
 
-/// The name of a node: 40 hexadecimal digits.
+/// The names of a node and of its shard: 40 hexadecimal digits each.
 #[derive(Default)]
-pub(crate) struct Node(String);
+pub(crate) struct Node(String, String);
 
 impl Node {
     pub(crate) fn new() -> Node {
         let mut random = rand::rng();
-        let digit = |_| char::from_digit(random.random_range(0..16), 16).unwrap_or('0');
-        Node((0..40).map(digit).collect())
+        let mut name = || {
+            let digit = |_| char::from_digit(random.random_range(0..16), 16).unwrap_or('0');
+            (0..40).map(digit).collect()
+        };
+        Node(name(), name())
     }
 }
 
@@ -207,6 +216,11 @@ fn myid(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     Ok(Reply::bulk(&cx.state.node.0))
 }
 
+fn myshardid(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    check(cx)?;
+    Ok(Reply::bulk(&cx.state.node.1))
+}
+
 fn keyslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check(cx)?;
     Ok(Reply::Int(hash_slot::of(&args[2]).into()))
@@ -232,6 +246,114 @@ fn getkeysinslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         (Ok(count), true) => Ok(Reply::Array(keys(cx, slot as u16, count))),
         _ => Err("ERR Invalid slot or number of keys".into()),
     }
+}
+
+/// A slot as the newer commands check it.
+fn own_slot(arg: &[u8]) -> Result<u16, Stop> {
+    let slot = int_arg(arg).ok().filter(|slot| (0..SLOTS).contains(slot));
+    let slot = slot.ok_or(Stop::from("ERR Invalid or out of range slot"))?;
+    Ok(slot as u16)
+}
+
+/// The keys are removed at once, whatever is asked for.
+fn flushslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    check(cx)?;
+    let slot = own_slot(&args[2])?;
+    let fine = match &args[3..] {
+        [] => true,
+        [how] => how.eq_ignore_ascii_case(b"sync") || how.eq_ignore_ascii_case(b"async"),
+        _ => false,
+    };
+    if !fine {
+        return Err(SYNTAX.into());
+    }
+    let found = cx.db().iter().filter(|(key, _)| hash_slot::of(key) == slot);
+    let found: Vec<Bytes> = found.map(|(key, _)| key.to_bytes()).collect();
+    let mut effect = vec![Bytes::from_static(b"DEL")];
+    for key in found {
+        if cx.delete(&key) {
+            cx.notify(class::GENERIC, "del", &key);
+            cx.dirty(1);
+            effect.push(key);
+        }
+    }
+    match effect.len() {
+        1 => cx.propagate_nothing(),
+        _ => cx.propagate(effect),
+    }
+    Ok(Reply::OK)
+}
+
+/// How many keys each slot has: what else Valkey counts, it counts only if it is told to.
+fn slot_stats(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    check(cx)?;
+    let is = |at: usize, word: &str| {
+        args.get(at)
+            .is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    let mut counts = vec![0i64; SLOTS as usize];
+    if is(2, "slotsrange") && args.len() == 5 {
+        let (first, last) = (own_slot(&args[3])?, own_slot(&args[4])?);
+        if first > last {
+            return Err(format!(
+                "ERR Start slot number {first} is greater than end slot number {last}"
+            )
+            .into());
+        }
+        count_slots(cx, &mut counts);
+        return Ok(stats_of(first..=last, &counts));
+    }
+    if !(is(2, "orderby") && args.len() >= 4) {
+        return Err(
+            "ERR unknown subcommand or wrong number of arguments for 'slot-stats'. Try CLUSTER HELP."
+                .into(),
+        );
+    }
+    if !is(3, "key-count") {
+        return Err("ERR Unrecognized sort metric for ORDERBY.".into());
+    }
+    let (mut at, mut limit, mut ascending) = (4, None, None);
+    while at < args.len() {
+        if is(at, "limit") && at + 1 < args.len() && limit.is_none() {
+            let count = int_arg(&args[at + 1]).ok();
+            let count = count.filter(|count| (1..=SLOTS).contains(count));
+            limit = Some(count.ok_or(Stop::from(
+                "ERR Limit has to lie in between 1 and 16384 (maximum number of slots).",
+            ))?);
+            at += 2;
+        } else if (is(at, "asc") || is(at, "desc")) && ascending.is_none() {
+            ascending = Some(is(at, "asc"));
+            at += 1;
+        } else if is(at, "limit") || is(at, "asc") || is(at, "desc") {
+            return Err("ERR Multiple filters of the same type are disallowed.".into());
+        } else {
+            return Err(SYNTAX.into());
+        }
+    }
+    count_slots(cx, &mut counts);
+    let mut order: Vec<u16> = (0..SLOTS as u16).collect();
+    let count = |slot: &u16| counts[usize::from(*slot)];
+    match ascending {
+        Some(true) => order.sort_by_key(count),
+        _ => order.sort_by_key(|slot| std::cmp::Reverse(count(slot))),
+    }
+    order.truncate(limit.unwrap_or(SLOTS) as usize);
+    Ok(stats_of(order, &counts))
+}
+
+fn count_slots(cx: &mut Ctx<'_>, counts: &mut [i64]) {
+    for (key, _) in cx.db().iter() {
+        counts[usize::from(hash_slot::of(key))] += 1;
+    }
+}
+
+fn stats_of(slots: impl IntoIterator<Item = u16>, counts: &[i64]) -> Reply {
+    let figures = |slot: u16| {
+        let count = Reply::Int(counts[usize::from(slot)]);
+        let figures = Reply::Map(vec![(Reply::bulk("key-count"), count)]);
+        Reply::Array(vec![Reply::Int(slot.into()), figures])
+    };
+    Reply::Array(slots.into_iter().map(figures).collect())
 }
 
 fn links(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
@@ -272,7 +394,7 @@ fn failover(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     };
     match fine {
         true => Err("ERR You should send CLUSTER FAILOVER to a replica".into()),
-        false => Err(crate::error::SYNTAX.into()),
+        false => Err(SYNTAX.into()),
     }
 }
 
@@ -314,7 +436,7 @@ fn reset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         [] => false,
         [how] if how.eq_ignore_ascii_case(b"hard") => true,
         [how] if how.eq_ignore_ascii_case(b"soft") => false,
-        _ => return Err(crate::error::SYNTAX.into()),
+        _ => return Err(SYNTAX.into()),
     };
     if cx.db().len() > 0 {
         return Err("ERR CLUSTER RESET can't be called with master nodes containing keys".into());

@@ -34,6 +34,8 @@ pub(crate) static CONFIG_COMMANDS: &[Spec] = &[
 ];
 
 fn get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let compat = cx.state.config.compat;
+    let is_here = |found: &Found| compat.is_in(found.parameter.versions);
     let mut pairs: Vec<(Bytes, Found)> = Vec::new();
     let mut add = |shown: Bytes, found: Found| {
         if !pairs.iter().any(|(_, other)| other.name == found.name) {
@@ -42,13 +44,13 @@ fn get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     };
     for pattern in &args[2..] {
         if pattern.iter().any(|byte| b"[*?".contains(byte)) {
-            for found in config::names() {
+            for found in config::names().filter(is_here) {
                 let name = found.name.as_bytes();
                 if glob::matches_case(pattern, name, true) {
                     add(Bytes::from_static(name), found);
                 }
             }
-        } else if let Some(found) = config::find(pattern) {
+        } else if let Some(found) = config::find(pattern).filter(is_here) {
             // A name is shown as it was asked for.
             add(pattern.clone(), found);
         }
@@ -73,7 +75,9 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     let mut wanted: Vec<(Found, &Bytes)> = Vec::new();
     for pair in args[2..].chunks_exact(2) {
-        let Some(found) = config::find(&pair[0]) else {
+        let compat = cx.state.config.compat;
+        let is_here = |found: &Found| compat.is_in(found.parameter.versions);
+        let Some(found) = config::find(&pair[0]).filter(is_here) else {
             return Err(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
                 printable(&pair[0])
@@ -81,13 +85,13 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             .into());
         };
         if found.parameter.immutable {
-            return Err(failed(found.name, "can't set immutable config"));
+            return Err(failed(&printable(&pair[0]), "can't set immutable config"));
         }
         if found.parameter.protected && !may_set_protected(cx) {
-            return Err(failed(found.name, "can't set protected config"));
+            return Err(failed(&printable(&pair[0]), "can't set protected config"));
         }
         if wanted.iter().any(|(other, _)| other.name == found.name) {
-            return Err(failed(found.name, "duplicate parameter"));
+            return Err(failed(&printable(&pair[0]), "duplicate parameter"));
         }
         wanted.push((found, &pair[1]));
     }
@@ -146,7 +150,6 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
             eviction::make_room(state, cx.now_micros);
         }
     }
-    state.slowlog.entries.truncate(state.config.slowlog_max_len);
     tracking::trim(state, 0);
     let limit = state.config.output_limits[2].hard;
     for profile in state.clients.values() {

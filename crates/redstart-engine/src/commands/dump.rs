@@ -18,6 +18,13 @@ use crate::{
 pub(crate) static VALUES: &[Spec] = &[
     Spec::new("dump", 2, READONLY, (1, 1, 1), dump),
     Spec::new("restore", -4, WRITE | DENYOOM, (1, 1, 1), restore),
+    Spec::new(
+        "restore-asking",
+        -4,
+        WRITE | DENYOOM | ASKING,
+        (1, 1, 1),
+        restore,
+    ),
 ];
 
 pub(crate) static SNAPSHOTS: &[Spec] = &[
@@ -45,8 +52,9 @@ fn dump(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     match cx.find_read(&args[1]) {
         None => Ok(Reply::Nil),
         Some(slot) => {
-            let compat = cx.state.config.compat;
-            let payload = rdb::dump(&cx.db().entry(slot).value, compat);
+            let config = &cx.state.config;
+            let value = &cx.state.dbs[cx.client.db].entry(slot).value;
+            let payload = rdb::dump(value, config);
             Ok(Reply::Bulk(payload.into()))
         }
     }
@@ -131,7 +139,7 @@ fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             return Err(BAD_FORMAT.into());
         }
         // Who repeats this later must not find fields that were not there.
-        remade = Some(rdb::dump(&value, cx.state.config.compat));
+        remade = Some(rdb::dump(&value, &cx.state.config));
     }
     let deadline = match ttl {
         0 => NEVER,

@@ -164,7 +164,7 @@ fn flush(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn dump(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     let libraries = cx.state.scripts.functions.libraries();
     let codes = libraries.map(|library| &library.code);
-    let payload = rdb::dump_functions(codes, cx.state.config.compat);
+    let payload = rdb::dump_functions(codes, &cx.state.config);
     Ok(Reply::Bulk(payload.into()))
 }
 

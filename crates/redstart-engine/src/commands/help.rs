@@ -149,6 +149,17 @@ static PAGES: &[(&str, &[Line])] = &[
         ],
     ),
     (
+        "commandlog",
+        &[
+            (
+                "GET <count> <type>",
+                "Returns the newest entries of a type: id, time, microseconds or bytes, arguments, client.",
+            ),
+            ("LEN <type>", "Returns how many entries of a type are kept."),
+            ("RESET <type>", "Forgets all entries of a type."),
+        ],
+    ),
+    (
         "slowlog",
         &[
             (

@@ -58,12 +58,12 @@ fn find_or_create<'a>(cx: &'a mut Ctx<'_>, key: &[u8]) -> Result<(&'a mut Vec<u8
 }
 
 fn pfadd(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let key = &args[1];
+    let (key, most) = (&args[1], cx.state.config.hll_sparse_max_bytes);
     let (data, is_new) = find_or_create(cx, key)?;
     let mut changes = usize::from(is_new);
     let mut corrupt = Ok(());
     for element in &args[2..] {
-        match hll::add(data, element) {
+        match hll::add(data, element, most) {
             Ok(changed) => changes += usize::from(changed),
             // What came before stays counted, and nobody is told, as on the server.
             Err(error) => {
@@ -124,14 +124,14 @@ fn pfmerge(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             hll::merge_into(&mut registers, &data)?;
         }
     }
-    let key = &args[1];
+    let (key, most) = (&args[1], cx.state.config.hll_sparse_max_bytes);
     let (data, _) = find_or_create(cx, key)?;
     if dense {
         hll::make_dense(data)?;
     }
     for (register, value) in registers.iter().enumerate() {
         if *value > 0 {
-            hll::raise(data, register, *value)?;
+            hll::raise(data, register, *value, most)?;
         }
     }
     hll::invalidate(data);

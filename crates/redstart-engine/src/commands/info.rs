@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::{
     aof::Log,
     compat::versions,
-    config::{percentile_text, policy_name},
+    config::{Config, percentile_text, policy_name},
     context::Ctx,
     engine::State,
     error::CommandResult,
@@ -437,7 +437,7 @@ fn replication(state: &State, now_micros: i64, page: &mut Page) {
     let offset = position.map_or(0, |position| position.offset);
     match &state.replica {
         None => page.line("role", "master"),
-        Some(replica) => following(replica, now_micros, page),
+        Some(replica) => following(replica, &state.config, now_micros, page),
     }
     replicas(state, now_micros, page);
     page.line("master_failover_state", "no-failover");
@@ -481,7 +481,7 @@ fn replicas(state: &State, now_micros: i64, page: &mut Page) {
 }
 
 /// The server that is followed.
-fn following(replica: &Replica, now_micros: i64, page: &mut Page) {
+fn following(replica: &Replica, config: &Config, now_micros: i64, page: &mut Page) {
     let seconds = |since: i64| (now_micros - since).max(0) / 1_000_000;
     let up = replica.status == Status::Connected;
     let offset = replica.position.as_ref().map_or(0, |at| at.offset);
@@ -502,9 +502,12 @@ fn following(replica: &Replica, now_micros: i64, page: &mut Page) {
         let down = seconds(replica.down_since);
         page.line("master_link_down_since_seconds", down);
     }
-    page.line("slave_priority", 100);
+    let setting = |name: &str| config.remembered.get(name);
+    let priority = setting("replica-priority").map(|text| String::from_utf8_lossy(text));
+    page.line("slave_priority", priority.unwrap_or("100".into()));
     page.line("slave_read_only", 1);
-    page.line("replica_announced", 1);
+    let announced = setting("replica-announced").is_none_or(|word| word.as_ref() != b"no");
+    page.line("replica_announced", u8::from(announced));
 }
 
 fn cpu(page: &mut Page) {

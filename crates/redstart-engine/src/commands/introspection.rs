@@ -30,7 +30,7 @@ static COMMAND_COMMANDS: &[Spec] = &[
     Spec::sub("info", "command|info", -2, ASK, NO_KEYS, info),
     Spec::sub("docs", "command|docs", -2, ASK, NO_KEYS, docs),
     Spec::sub("list", "command|list", -2, ASK, NO_KEYS, list),
-    Spec::sub("getkeys", "command|getkeys", -4, ASK, NO_KEYS, getkeys),
+    Spec::sub("getkeys", "command|getkeys", -4, ASK, NO_KEYS, getkeys).newer_arity(-3),
     Spec::sub(
         "getkeysandflags",
         "command|getkeysandflags",
@@ -38,7 +38,8 @@ static COMMAND_COMMANDS: &[Spec] = &[
         ASK,
         NO_KEYS,
         getkeysandflags,
-    ),
+    )
+    .newer_arity(-3),
     Spec::sub("help", "command|help", 2, ASK, NO_KEYS, super::help::help),
 ];
 
@@ -88,26 +89,42 @@ fn describe(spec: &'static Spec, compat: Compat) -> Reply {
         .subcommands_in(compat)
         .map(|sub| describe(sub, compat))
         .collect();
+    let facts = facts::of(spec, compat);
+    let arity = facts.and_then(Facts::arity);
+    let flags = match facts.and_then(Facts::flags) {
+        Some(flags) => flags
+            .into_iter()
+            .map(|name| Reply::Status(name.into()))
+            .collect(),
+        None => flag_names(spec.flags).map(status).collect(),
+    };
+    let categories = match facts.and_then(Facts::categories) {
+        Some(names) => names
+            .into_iter()
+            .map(|name| Reply::Status(name.into()))
+            .collect(),
+        None => category::names(spec)
+            .map(|name| Reply::Status(name.into()))
+            .collect(),
+    };
     Reply::Array(vec![
         Reply::bulk(spec.full_name),
-        Reply::Int(spec.arity_in(compat).into()),
-        Reply::Set(flag_names(spec.flags).map(status).collect()),
+        Reply::Int(arity.unwrap_or_else(|| spec.arity_in(compat).into())),
+        Reply::Set(flags),
         Reply::Int(first.into()),
         Reply::Int(last.into()),
         Reply::Int(step.into()),
-        Reply::Set(
-            category::names(spec)
-                .map(|name| Reply::Status(name.into()))
-                .collect(),
-        ),
-        Reply::Set(tips(spec)),
-        Reply::Set(key_specs(spec)),
+        Reply::Set(categories),
+        Reply::Set(tips(spec, compat)),
+        Reply::Set(key_specs(spec, compat)),
         Reply::Set(subcommands),
     ])
 }
 
-fn tips(spec: &Spec) -> Vec<Reply> {
-    let tips = facts::of(spec).into_iter().flat_map(|facts| &facts.tips);
+fn tips(spec: &Spec, compat: Compat) -> Vec<Reply> {
+    let tips = facts::of(spec, compat)
+        .into_iter()
+        .flat_map(|facts| &facts.tips);
     tips.map(Reply::bulk).collect()
 }
 
@@ -122,8 +139,8 @@ fn access(spec: &Spec) -> Vec<Reply> {
     flags.iter().copied().map(Reply::status).collect()
 }
 
-fn key_specs(spec: &'static Spec) -> Vec<Reply> {
-    if let Some(facts) = facts::of(spec) {
+fn key_specs(spec: &'static Spec, compat: Compat) -> Vec<Reply> {
+    if let Some(facts) = facts::of(spec, compat) {
         return facts.keys.iter().map(KeySpec::describe).collect();
     }
     let (first, last, step) = spec.keys;
@@ -175,7 +192,7 @@ fn docs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn document(spec: &'static Spec, compat: Compat) -> (Reply, Reply) {
-    let mut facts = match facts::of(spec) {
+    let mut facts = match facts::of(spec, compat) {
         Some(facts) => facts.document(),
         None => vec![(Reply::bulk("group"), Reply::bulk(registry::group(spec)))],
     };
@@ -198,9 +215,16 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             let kind = kind.to_ascii_lowercase();
             let wanted = |spec: &&'static Spec| match kind.as_slice() {
                 b"pattern" => glob::matches_case(value, spec.full_name.as_bytes(), true),
-                b"aclcat" => {
-                    category::find(value).is_some_and(|wanted| category::of(spec) & wanted != 0)
-                }
+                b"aclcat" => match facts::of(spec, compat).and_then(Facts::categories) {
+                    Some(names) => {
+                        let is_it =
+                            |name: &String| name[1..].as_bytes().eq_ignore_ascii_case(value);
+                        names.iter().any(is_it)
+                    }
+                    None => {
+                        category::find(value).is_some_and(|wanted| category::of(spec) & wanted != 0)
+                    }
+                },
                 _ => false,
             };
             if !matches!(kind.as_slice(), b"pattern" | b"aclcat" | b"module") {
@@ -220,17 +244,17 @@ fn keys(args: &[Bytes], compat: Compat) -> Result<(&'static Spec, Vec<usize>), S
     let Some(spec) = registry::lookup(args).filter(|spec| spec.exists_in(compat)) else {
         return Err("ERR Invalid command specified".into());
     };
-    if spec.keys.0 == 0 && spec.movable.is_none() {
+    if spec.is(NOT_KEYS) || spec.keys.0 == 0 && spec.movable.is_none() {
         return Err("ERR The command has no key arguments".into());
     }
     if !spec.accepts(args.len(), compat) {
         return Err("ERR Invalid number of arguments specified for command".into());
     }
-    if spec.movable.is_some_and(|find| find(args).is_none()) {
-        return Err("ERR Invalid arguments specified for command".into());
-    }
     let mut places = Vec::new();
     spec.each_key(args, |at| places.push(at));
+    if places.is_empty() && !spec.is(NO_MANDATORY_KEYS) {
+        return Err("ERR Invalid arguments specified for command".into());
+    }
     Ok((spec, places))
 }
 
@@ -243,8 +267,9 @@ fn getkeys(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 fn getkeysandflags(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let args = &args[2..];
-    let (spec, places) = keys(args, cx.state.config.compat)?;
-    let used = match facts::of(spec) {
+    let compat = cx.state.config.compat;
+    let (spec, places) = keys(args, compat)?;
+    let used = match facts::of(spec, compat) {
         Some(facts) => by_facts(spec, facts, args, &places),
         None => places
             .into_iter()

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::{
     blocking,
     commands::database::db_arg,
+    compat::versions,
     context::Ctx,
     error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop},
     eviction, feed, glob,
@@ -439,9 +440,10 @@ fn object_refcount(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let Some(slot) = cx.peek(&args[2]) else {
         return Ok(Reply::Nil);
     };
+    let is_valkey = cx.state.config.compat.is_in(versions::VALKEY);
     Ok(Reply::Int(match &cx.db().entry(slot).value {
-        // Redis shares the objects of small numbers.
-        Value::Str(Str::Int(0..10_000)) => i64::from(i32::MAX),
+        // Redis shares the objects of small numbers; Valkey keeps a string beside its key.
+        Value::Str(Str::Int(0..10_000)) if !is_valkey => i64::from(i32::MAX),
         _ => 1,
     }))
 }

@@ -3,13 +3,14 @@
 use bytes::Bytes;
 
 use crate::{
+    compat::versions::VALKEY,
     context::{Ctx, Origin},
-    error::{CommandResult, SYNTAX},
+    error::{CommandResult, SYNTAX, Stop},
     memory,
     number::{int_arg, parse_int},
     registry::{self, Spec, flag::*, printable},
     reply::Reply,
-    stats::process,
+    stats::{process, slowlog::SlowLog},
 };
 
 use super::{
@@ -26,6 +27,7 @@ const HELP: u32 = LOADING | STALE;
 pub(crate) static COMMANDS: &[Spec] = &[
     Spec::container("memory", -2, 0, MEMORY_COMMANDS),
     Spec::container("slowlog", -2, 0, SLOWLOG_COMMANDS),
+    Spec::container("commandlog", -2, 0, COMMANDLOG_COMMANDS).only(VALKEY),
     Spec::container("latency", -2, 0, LATENCY_COMMANDS),
     Spec::container("module", -2, 0, MODULE_COMMANDS),
     Spec::new("monitor", 1, OPERATE, NO_KEYS, monitor),
@@ -59,6 +61,21 @@ static SLOWLOG_COMMANDS: &[Spec] = &[
     Spec::sub("len", "slowlog|len", 2, LOOK, NO_KEYS, slowlog_len),
     Spec::sub("reset", "slowlog|reset", 2, LOOK, NO_KEYS, slowlog_reset),
     Spec::sub("help", "slowlog|help", 2, HELP, NO_KEYS, help),
+];
+
+static COMMANDLOG_COMMANDS: &[Spec] = &[
+    Spec::sub("get", "commandlog|get", 4, LOOK, NO_KEYS, commandlog_get).only(VALKEY),
+    Spec::sub("len", "commandlog|len", 3, LOOK, NO_KEYS, commandlog_len).only(VALKEY),
+    Spec::sub(
+        "reset",
+        "commandlog|reset",
+        3,
+        LOOK,
+        NO_KEYS,
+        commandlog_reset,
+    )
+    .only(VALKEY),
+    Spec::sub("help", "commandlog|help", 2, HELP, NO_KEYS, help).only(VALKEY),
 ];
 
 static LATENCY_COMMANDS: &[Spec] = &[
@@ -138,18 +155,21 @@ fn slowlog_get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         },
         _ => return Err("ERR wrong number of arguments for 'slowlog|get' command".into()),
     };
-    let entries = cx.state.slowlog.entries.iter().take(count);
-    let entries = entries.map(|entry| {
+    Ok(newest(&cx.state.slowlog, count))
+}
+
+fn newest(log: &SlowLog, count: usize) -> Reply {
+    let entries = log.entries.iter().take(count).map(|entry| {
         Reply::Array(vec![
             Reply::Int(entry.id as i64),
             Reply::Int(entry.time),
-            Reply::Int(entry.micros as i64),
+            Reply::Int(entry.size as i64),
             Reply::Array(entry.args.iter().cloned().map(Reply::Bulk).collect()),
             Reply::bulk(&entry.addr),
             Reply::Bulk(entry.name.clone()),
         ])
     });
-    Ok(Reply::Array(entries.collect()))
+    Reply::Array(entries.collect())
 }
 
 fn slowlog_len(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
@@ -158,6 +178,37 @@ fn slowlog_len(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
 
 fn slowlog_reset(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     cx.state.slowlog.entries.clear();
+    Ok(Reply::OK)
+}
+
+// ---- COMMANDLOG ----
+
+fn log_of<'a>(cx: &'a mut Ctx<'_>, kind: &[u8]) -> Result<&'a mut SlowLog, Stop> {
+    match kind.to_ascii_lowercase().as_slice() {
+        b"slow" => Ok(&mut cx.state.slowlog),
+        b"large-request" => Ok(&mut cx.state.large_requests),
+        b"large-reply" => Ok(&mut cx.state.large_replies),
+        _ => {
+            Err("ERR type should be one of the following: slow, large-request, large-reply".into())
+        }
+    }
+}
+
+fn commandlog_get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let count = match parse_int(&args[2]) {
+        Some(-1) => usize::MAX,
+        Some(count) if count >= 0 => count as usize,
+        _ => return Err("ERR count should be greater than or equal to -1".into()),
+    };
+    Ok(newest(log_of(cx, &args[3])?, count))
+}
+
+fn commandlog_len(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    Ok(log_of(cx, &args[2])?.entries.len().into())
+}
+
+fn commandlog_reset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    log_of(cx, &args[2])?.entries.clear();
     Ok(Reply::OK)
 }
 

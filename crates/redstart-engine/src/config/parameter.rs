@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::Config;
-use crate::number::parse_int;
+use crate::{compat::versions, number::parse_int};
 
 /// What a setting's values look like.
 pub(crate) enum Kind {
@@ -53,6 +53,8 @@ pub(crate) struct Parameter {
     pub(crate) protected: bool,
     /// Without one, the value is remembered.
     pub(crate) field: Option<Field>,
+    /// Which servers have it: a set of [`versions`].
+    pub(crate) versions: u8,
 }
 
 /// A setting by one of its names.
@@ -73,7 +75,14 @@ impl Parameter {
             immutable: false,
             protected: false,
             field: None,
+            versions: versions::ALL,
         }
+    }
+
+    /// A setting that only these [`versions`] have.
+    pub(super) const fn only(mut self, versions: u8) -> Parameter {
+        self.versions = versions;
+        self
     }
 
     pub(super) const fn alias(mut self, alias: &'static str) -> Parameter {

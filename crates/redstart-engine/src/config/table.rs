@@ -14,7 +14,7 @@ use super::{
     parameter::{Found, Given, Kind, Parameter},
     words,
 };
-use crate::engine::Fsync;
+use crate::{compat::versions::VALKEY, engine::Fsync};
 
 const I32: i64 = i32::MAX as i64;
 const I64: i64 = i64::MAX;
@@ -361,7 +361,10 @@ static PARAMETERS: &[Parameter] = &[
         int("stream-node-max-entries", 0, I64, "100"),
         stream_node_max_entries
     ),
-    memory("hll-sparse-max-bytes", 0, "3000"),
+    field!(
+        memory("hll-sparse-max-bytes", 0, "3000"),
+        hll_sparse_max_bytes
+    ),
     choice("sanitize-dump-payload", &["no", "yes", "clients"], "no"),
     field!(
         int("busy-reply-threshold", 0, I64, "5000").alias("lua-time-limit"),
@@ -377,6 +380,31 @@ static PARAMETERS: &[Parameter] = &[
         slowlog_slower_than
     ),
     field!(int("slowlog-max-len", 0, I64, "128"), slowlog_max_len),
+    // Valkey's names of the two, and its other logs.
+    field!(
+        int("commandlog-execution-slower-than", -1, I64, "10000").only(VALKEY),
+        slowlog_slower_than
+    ),
+    field!(
+        int("commandlog-slow-execution-max-len", 0, I64, "128").only(VALKEY),
+        slowlog_max_len
+    ),
+    field!(
+        int("commandlog-request-larger-than", -1, I64, "1048576").only(VALKEY),
+        large_request
+    ),
+    field!(
+        int("commandlog-large-request-max-len", 0, I64, "128").only(VALKEY),
+        large_requests_max_len
+    ),
+    field!(
+        int("commandlog-reply-larger-than", -1, I64, "1048576").only(VALKEY),
+        large_reply
+    ),
+    field!(
+        int("commandlog-large-reply-max-len", 0, I64, "128").only(VALKEY),
+        large_replies_max_len
+    ),
     field!(
         int("latency-monitor-threshold", 0, I64, "0"),
         latency_threshold
@@ -408,8 +436,20 @@ static PARAMETERS: &[Parameter] = &[
         .acts(|config| config.dir().display().to_string(), set_dir),
     Parameter::new("dbfilename", Kind::Checked(words::file_name), "dump.rdb").protected(),
     Parameter::new("save", Kind::Words(words::save), ""),
-    yes("stop-writes-on-bgsave-error"),
-    yes("rdbcompression"),
+    yes("stop-writes-on-bgsave-error").acts(
+        |config| word(config.stop_writes_unsaved),
+        |config, given| {
+            config.stop_writes_unsaved = given.number != 0;
+            Ok(())
+        },
+    ),
+    yes("rdbcompression").acts(
+        |config| word(config.rdb_compression),
+        |config, given| {
+            config.rdb_compression = given.number != 0;
+            Ok(())
+        },
+    ),
     yes("rdbchecksum").immutable(),
     yes("rdb-save-incremental-fsync"),
     no("rdb-del-sync-files"),
@@ -564,9 +604,65 @@ pub(super) fn all() -> impl Iterator<Item = &'static Parameter> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::BTreeSet,
+        path::{Path, PathBuf},
+    };
+
     use bytes::Bytes;
 
     use super::*;
+
+    /// The files of a folder and of those in it.
+    fn files(folder: &Path, all: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => files(&path, all),
+                false => all.push(path),
+            }
+        }
+    }
+
+    #[test]
+    fn settings_without_an_effect_are_listed_with_their_reasons() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let page = std::fs::read_to_string(package.join("../../docs/engine.md")).unwrap();
+        let (_, list) = page
+            .split_once("## Settings that are remembered only")
+            .unwrap();
+        let mut listed = BTreeSet::new();
+        for row in list.lines().filter(|line| line.starts_with("| `")) {
+            let mut cells = row.split('|').skip(1).map(str::trim);
+            let (names, why) = (cells.next().unwrap(), cells.next().unwrap());
+            assert!(!why.is_empty(), "{row}");
+            for name in names.split(", ") {
+                assert!(
+                    listed.insert(name.trim_matches('`').to_owned()),
+                    "{name} twice"
+                );
+            }
+        }
+        // Whatever acts on a remembered value asks for it by its name; these only read files.
+        let mut paths = Vec::new();
+        files(&package.join("src"), &mut paths);
+        paths.retain(|path| path.extension().is_some_and(|end| end == "rs"));
+        let apart = ["config/table.rs", "config/file.rs", "config/words.rs"];
+        paths.retain(|path| !apart.iter().any(|end| path.ends_with(end)));
+        let text: String = paths
+            .iter()
+            .map(|path| std::fs::read_to_string(path).unwrap())
+            .collect();
+        let is_read = |name: &str| text.contains(&format!("\"{name}\""));
+        let remembered = PARAMETERS
+            .iter()
+            .filter(|parameter| parameter.field.is_none());
+        let without: BTreeSet<String> = remembered
+            .filter(|parameter| !is_read(parameter.name))
+            .map(|parameter| parameter.name.to_owned())
+            .collect();
+        assert_eq!(without, listed);
+    }
 
     #[test]
     fn every_default_is_a_value_that_is_accepted() {

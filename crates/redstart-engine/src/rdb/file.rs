@@ -359,7 +359,7 @@ pub(crate) fn write(
         crc: 0,
         len: 0,
     };
-    let mut writer = Writer::new(form);
+    let mut writer = Writer::new(form, state.config.rdb_compression);
     writer.raw(form.signature().as_bytes());
     for (name, value) in [
         ("redis-ver", state.config.compat.redis_version().to_owned()),

@@ -10,7 +10,7 @@ use super::{
 };
 use bytes::Bytes;
 
-use crate::{compat::Compat, config::Config, crc64, types::Value};
+use crate::{config::Config, crc64, types::Value};
 
 const FOOTER: usize = 10;
 
@@ -22,8 +22,9 @@ pub(crate) enum Refused {
     Contents(Fault),
 }
 
-pub(crate) fn dump(value: &Value, compat: Compat) -> Vec<u8> {
-    let mut writer = Writer::new(Form::of(compat, [value]));
+pub(crate) fn dump(value: &Value, config: &Config) -> Vec<u8> {
+    let form = Form::of(config.compat, [value]);
+    let mut writer = Writer::new(form, config.rdb_compression);
     writer.kind(value);
     writer.value(value);
     with_footer(writer)
@@ -32,9 +33,9 @@ pub(crate) fn dump(value: &Value, compat: Compat) -> Vec<u8> {
 /// All libraries of functions, by their code.
 pub(crate) fn dump_functions<'a>(
     codes: impl Iterator<Item = &'a Bytes>,
-    compat: Compat,
+    config: &Config,
 ) -> Vec<u8> {
-    let mut writer = Writer::new(Form::of(compat, []));
+    let mut writer = Writer::new(Form::of(config.compat, []), config.rdb_compression);
     for code in codes {
         writer.raw(&[FUNCTION]);
         writer.string(code);

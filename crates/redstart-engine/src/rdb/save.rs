@@ -156,6 +156,20 @@ pub(crate) fn has_save_points(config: &Config) -> bool {
     save_points(config).next().is_some()
 }
 
+/// As Redis says it.
+pub(crate) const NOT_SAVED: &str = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
+     persist to disk. Commands that may modify the data set are disabled, because this instance is configured to report \
+     errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs \
+     for details about the RDB error.";
+
+/// Whether writes are refused because the last file could not be written.
+pub(crate) fn refuses_writes(state: &State) -> bool {
+    state.config.stop_writes_unsaved
+        && state.replica.is_none()
+        && has_save_points(&state.config)
+        && state.saves.has_failed()
+}
+
 /// Writes a file in the background if enough was changed since the last one, as `save` says.
 pub(crate) fn save_if_due(state: &mut State, now_micros: i64) {
     /// After a failure, seconds until the next attempt, as in Redis.

@@ -80,12 +80,15 @@ pub(super) struct Writer {
     pub(super) out: Vec<u8>,
     pub(super) form: Form,
     compressor: lzf::Compressor,
+    /// Long strings are compressed.
+    compress: bool,
 }
 
 impl Writer {
-    pub(super) fn new(form: Form) -> Writer {
+    pub(super) fn new(form: Form, compress: bool) -> Writer {
         Writer {
             form,
+            compress,
             ..Writer::default()
         }
     }
@@ -124,7 +127,8 @@ impl Writer {
             self.out.push(encoding);
             return self.raw(&bytes[..len]);
         }
-        if text.len() >= COMPRESSED_FROM
+        if self.compress
+            && text.len() >= COMPRESSED_FROM
             && let Some(packed) = self.compressor.compress(text, text.len() - 4)
         {
             self.out.push(0xC3);

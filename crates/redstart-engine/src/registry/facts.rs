@@ -1,20 +1,27 @@
 //! What COMMAND tells of a command beyond what the engine acts on: since when it exists, its
 //! category, its arguments and how it uses its keys.
 //!
-//! `facts.json` was made from the replies of a redis-server 7.0; the summaries are our own, and a
-//! complexity is its formula only. A differential test compares the whole.
+//! `facts.json` was made from the replies of a redis-server 7.0, and `facts-valkey.json` has what a
+//! valkey-server 9.1 says otherwise or in addition; the summaries are our own, and a complexity is its
+//! formula only. Differential tests compare the whole.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Spec;
-use crate::{number::parse_int, reply::Reply};
+use crate::{
+    compat::{Compat, versions},
+    number::parse_int,
+    reply::Reply,
+};
 
 pub(crate) struct Facts {
     /// A map from the fields of COMMAND DOCS to their values.
     document: Value,
+    /// Arguments have the text by which they are shown.
+    display_texts: bool,
     pub(crate) tips: Vec<String>,
     pub(crate) keys: Vec<KeySpec>,
 }
@@ -32,20 +39,46 @@ struct Part {
     fields: Vec<(String, Value)>,
 }
 
-static ALL: LazyLock<HashMap<String, Facts>> = LazyLock::new(|| {
-    let parsed: Value = serde_json::from_str(include_str!("facts.json")).unwrap_or_default();
-    let Value::Object(commands) = parsed else {
-        return HashMap::new();
-    };
-    commands
-        .into_iter()
-        .map(|(name, document)| (name, Facts::new(document)))
-        .collect()
+type Table = HashMap<String, Facts>;
+
+/// Of Redis 7.0.
+static REDIS: LazyLock<Table> = LazyLock::new(|| {
+    let commands = parse(include_str!("facts.json")).into_iter();
+    let facts = commands.map(|(name, document)| (name, Facts::new(document, false)));
+    facts.collect()
 });
 
-/// What is known of a command; nothing if Redis 7.0 has none of that name.
-pub(crate) fn of(spec: &Spec) -> Option<&'static Facts> {
-    ALL.get(spec.full_name)
+/// Of Valkey 9.1: what Redis 7.0 says, with what Valkey says instead.
+static VALKEY: LazyLock<Table> = LazyLock::new(|| {
+    let mut commands = parse(include_str!("facts.json"));
+    for (name, changes) in parse(include_str!("facts-valkey.json")) {
+        let Value::Object(changes) = changes else {
+            continue;
+        };
+        let document = commands
+            .entry(name)
+            .or_insert_with(|| Value::Object(Map::new()));
+        for (field, value) in changes {
+            document[field] = value;
+        }
+    }
+    let facts = commands.into_iter();
+    let facts = facts.map(|(name, document)| (name, Facts::new(document, true)));
+    facts.collect()
+});
+
+fn parse(text: &str) -> Map<String, Value> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(commands)) => commands,
+        _ => Map::new(),
+    }
+}
+
+/// What is known of a command; nothing if neither server has one of that name.
+pub(crate) fn of(spec: &Spec, compat: Compat) -> Option<&'static Facts> {
+    let is_valkey = compat.is_in(versions::VALKEY);
+    let redis = (!is_valkey).then(|| REDIS.get(spec.full_name)).flatten();
+    redis.or_else(|| VALKEY.get(spec.full_name))
 }
 
 fn words(value: &Value) -> Vec<String> {
@@ -55,7 +88,7 @@ fn words(value: &Value) -> Vec<String> {
 }
 
 impl Facts {
-    fn new(document: Value) -> Facts {
+    fn new(document: Value, display_texts: bool) -> Facts {
         let specs = document["keys"].as_array().into_iter().flatten();
         let part = |value: &Value| {
             let flat = value[1].as_array().cloned().unwrap_or_default();
@@ -79,7 +112,25 @@ impl Facts {
             tips: words(&document["tips"]),
             keys,
             document,
+            display_texts,
         }
+    }
+
+    /// What COMMAND INFO shows instead of what the engine acts on.
+    pub(crate) fn arity(&self) -> Option<i64> {
+        self.document["arity"].as_i64()
+    }
+
+    /// As [`Facts::arity`].
+    pub(crate) fn flags(&self) -> Option<Vec<String>> {
+        let flags = &self.document["flags"];
+        flags.is_array().then(|| words(flags))
+    }
+
+    /// As [`Facts::arity`].
+    pub(crate) fn categories(&self) -> Option<Vec<String>> {
+        let categories = &self.document["categories"];
+        (self.display_texts && categories.is_array()).then(|| words(categories))
     }
 
     /// The fields of COMMAND DOCS, without subcommands.
@@ -93,18 +144,34 @@ impl Facts {
             "deprecated_since",
             "arguments",
         ];
-        fields(&self.document, &FIELDS)
+        fields(&self.document, &FIELDS, self.display_texts)
     }
 }
 
 /// The fields that there are, in this order.
-fn fields(value: &Value, names: &[&str]) -> Vec<(Reply, Reply)> {
+fn fields(value: &Value, names: &[&str], texts: bool) -> Vec<(Reply, Reply)> {
     let present = names.iter().filter(|name| !value[*name].is_null());
-    let pair = |name: &&str| (Reply::bulk(*name), reply(name, &value[*name]));
+    let pair = |name: &&str| (Reply::bulk(*name), reply(name, &value[*name], texts));
     present.map(pair).collect()
 }
 
-fn reply(name: &str, value: &Value) -> Reply {
+/// An argument; what has none in it is shown by its name, unless another text is given.
+fn argument(item: &Value, names: &[&str], texts: bool) -> Reply {
+    let mut pairs = fields(item, names, texts);
+    if texts && item["arguments"].is_null() {
+        let text = match &item["display_text"] {
+            Value::Null => &item["name"],
+            text => text,
+        };
+        pairs.push((
+            Reply::bulk("display_text"),
+            reply("display_text", text, texts),
+        ));
+    }
+    Reply::Map(pairs)
+}
+
+fn reply(name: &str, value: &Value, texts: bool) -> Reply {
     match value {
         Value::Array(items) if name == "arguments" => {
             const FIELDS: [&str; 9] = [
@@ -118,8 +185,8 @@ fn reply(name: &str, value: &Value) -> Reply {
                 "value",
                 "arguments",
             ];
-            let argument = |item: &Value| Reply::Map(fields(item, &FIELDS));
-            Reply::Array(items.iter().map(argument).collect())
+            let arguments = items.iter().map(|item| argument(item, &FIELDS, texts));
+            Reply::Array(arguments.collect())
         }
         Value::Array(items) => {
             let status =
@@ -138,7 +205,8 @@ impl Part {
     }
 
     fn describe(&self) -> Reply {
-        let field = |(name, value): &(String, Value)| (Reply::bulk(name), reply(name, value));
+        let field =
+            |(name, value): &(String, Value)| (Reply::bulk(name), reply(name, value, false));
         let spec = self.fields.iter().map(field).collect();
         Reply::Map(vec![
             (Reply::bulk("type"), Reply::bulk(&self.kind)),

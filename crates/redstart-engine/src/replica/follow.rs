@@ -244,7 +244,7 @@ fn session(
     };
     let mut link = Link::connect(&master)?;
     *end.socket.lock() = Some(link.socket()?);
-    let (port, position) = {
+    let (port, ip, position) = {
         let inner = weak.upgrade().ok_or_else(gone)?;
         let mut state = inner.lock();
         let mut position = None;
@@ -252,10 +252,19 @@ fn session(
             replica.status = Status::Connecting;
             position = replica.position.clone();
         })?;
-        (state.config.port, position)
+        let said = |name: &str| {
+            let text = state.config.remembered.get(name)?;
+            Some(String::from_utf8_lossy(text).into_owned()).filter(|text| !text.is_empty())
+        };
+        let port: Option<u16> = said("replica-announce-port").and_then(|port| port.parse().ok());
+        let port = port.filter(|&port| port > 0).unwrap_or(state.config.port);
+        (port, said("replica-announce-ip"), position)
     };
     if port > 0 {
         link.ask(&["REPLCONF", "listening-port", &port.to_string()])?;
+    }
+    if let Some(ip) = ip {
+        link.ask(&["REPLCONF", "ip-address", &ip])?;
     }
     let since = position
         .as_ref()

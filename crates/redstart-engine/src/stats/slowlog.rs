@@ -1,10 +1,10 @@
-//! SLOWLOG: the commands that took long, without what must stay secret.
+//! SLOWLOG and COMMANDLOG: the commands that took long or were large, without what must stay secret.
 
-use std::{borrow::Cow, collections::VecDeque, time::Duration};
+use std::{borrow::Cow, collections::VecDeque};
 
 use bytes::Bytes;
 
-use crate::{client::Client, config::Config, context::Origin, registry::Spec};
+use crate::{client::Client, context::Origin, registry::Spec};
 
 const MOST_ARGS: usize = 32;
 const MOST_BYTES: usize = 128;
@@ -21,7 +21,8 @@ pub(crate) struct Entry {
     pub(crate) id: u64,
     /// Unix seconds.
     pub(crate) time: i64,
-    pub(crate) micros: u64,
+    /// Microseconds, or bytes of what is large.
+    pub(crate) size: u64,
     pub(crate) args: Vec<Bytes>,
     pub(crate) addr: String,
     pub(crate) name: Bytes,
@@ -30,11 +31,11 @@ pub(crate) struct Entry {
 impl SlowLog {
     pub(crate) fn add(
         &mut self,
-        config: &Config,
+        most: usize,
         (client, origin): (&Client, Origin),
         args: &[Bytes],
         now_micros: i64,
-        took: Duration,
+        size: u64,
     ) {
         let (addr, name) = match &client.profile {
             Some(profile) if origin != Origin::Script => {
@@ -45,13 +46,13 @@ impl SlowLog {
         self.entries.push_front(Entry {
             id: self.next,
             time: now_micros / 1_000_000,
-            micros: took.as_micros() as u64,
+            size,
             args: shortened(args),
             addr,
             name,
         });
         self.next += 1;
-        self.entries.truncate(config.slowlog_max_len);
+        self.entries.truncate(most);
     }
 }
 

@@ -19,8 +19,6 @@ const DENSE_SIZE: usize = HEADER + REGISTERS * BITS / 8;
 const MAX_ZERO: usize = 64;
 const MAX_RUN_VALUE: u8 = 32;
 const MAX_RUN: usize = 4;
-/// `hll-sparse-max-bytes`.
-const SPARSE_MAX: usize = 3000;
 
 const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
@@ -178,7 +176,12 @@ pub(crate) fn make_dense(data: &mut Vec<u8>) -> Result<(), Corrupt> {
 }
 
 /// Raises a register to a value; whether it was lower.
-pub(crate) fn raise(data: &mut Vec<u8>, register: usize, value: u8) -> Result<bool, Corrupt> {
+pub(crate) fn raise(
+    data: &mut Vec<u8>,
+    register: usize,
+    value: u8,
+    sparse_max: usize,
+) -> Result<bool, Corrupt> {
     if is_dense(data) {
         return Ok(dense_set(data, register, value));
     }
@@ -222,7 +225,7 @@ pub(crate) fn raise(data: &mut Vec<u8>, register: usize, value: u8) -> Result<bo
             }
         }
     }
-    if parts.len() > size && data.len() + parts.len() - size > SPARSE_MAX {
+    if parts.len() > size && data.len() + parts.len() - size > sparse_max {
         make_dense(data)?;
         return Ok(dense_set(data, register, value));
     }
@@ -252,11 +255,11 @@ fn merge_runs(data: &mut Vec<u8>, mut at: usize) {
 }
 
 /// Counts an element; whether that changed a register.
-pub(crate) fn add(data: &mut Vec<u8>, element: &[u8]) -> Result<bool, Corrupt> {
+pub(crate) fn add(data: &mut Vec<u8>, element: &[u8], sparse_max: usize) -> Result<bool, Corrupt> {
     let hash = murmur_64a(element, SEED);
     let register = hash as usize & (REGISTERS - 1);
     let rest = (hash >> INDEX_BITS) | 1 << RANKS;
-    raise(data, register, rest.trailing_zeros() as u8 + 1)
+    raise(data, register, rest.trailing_zeros() as u8 + 1, sparse_max)
 }
 
 /// Raises each of the registers to what these have.

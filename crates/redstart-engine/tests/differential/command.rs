@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use redstart_engine::{Protocol, Reply};
+use redstart_testkit::Kind;
 
 use crate::{Pair, Server, compare, sorted, split};
 
@@ -58,16 +59,15 @@ fn without(reply: Reply, dropped: &[&str]) -> Reply {
     }
 }
 
-#[test]
-fn command_info_is_the_servers() {
-    let server = Server::start();
+/// Each subcommand is asked for itself: a container may have fewer here.
+fn assert_same_info(kind: Kind) {
+    let server = Server::start_kind(kind);
     let mut pair = Pair::new(&server, Protocol::Resp3);
     let names = common(&mut pair);
     assert!(names.len() > 270, "{}", names.len());
     let mut differences = Vec::new();
     for name in &names {
         let (ours, theirs) = ask(&mut pair, &format!("COMMAND INFO {name}"));
-        // Each subcommand is asked for itself: a container may have fewer here.
         let alone = |reply: Reply| match without(reply, &["notes"]) {
             Reply::Array(mut all) => {
                 if let Some(Reply::Array(fields)) = all.first_mut() {
@@ -86,14 +86,26 @@ fn command_info_is_the_servers() {
 }
 
 #[test]
-fn command_docs_are_the_servers_but_for_the_texts() {
-    let server = Server::start();
+fn command_info_is_the_servers() {
+    assert_same_info(Kind::Redis);
+}
+
+#[test]
+fn command_info_is_valkeys() {
+    assert_same_info(Kind::Valkey);
+}
+
+fn assert_same_docs(kind: Kind) {
+    let server = Server::start_kind(kind);
     let mut pair = Pair::new(&server, Protocol::Resp3);
     let mut differences = Vec::new();
     for name in common(&mut pair) {
         let (ours, theirs) = ask(&mut pair, &format!("COMMAND DOCS {name}"));
         let shown = format!("{ours:?}");
-        assert!(shown.contains("summary") && !shown.contains("\"summary\"), Bulk(b\"\")"));
+        assert!(
+            shown.contains("summary") && !shown.contains("\"summary\"), Bulk(b\"\")"),
+            "{name}"
+        );
         let texts = [
             "summary",
             "complexity",
@@ -110,6 +122,16 @@ fn command_docs_are_the_servers_but_for_the_texts() {
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn command_docs_are_the_servers_but_for_the_texts() {
+    assert_same_docs(Kind::Redis);
+}
+
+#[test]
+fn command_docs_are_valkeys_but_for_the_texts() {
+    assert_same_docs(Kind::Valkey);
 }
 
 #[test]
@@ -171,9 +193,41 @@ fn keys_and_their_use_are_the_servers() {
     );
 }
 
-#[test]
-fn no_command_is_there_that_the_server_of_this_version_does_not_have() {
-    let server = Server::start();
+/// Commands that a server has and the engine does not, and why.
+pub(super) const ABSENT: &[(&str, &str)] = &[
+    ("client|import-source", NO_CLUSTER),
+    ("cluster|cancelslotmigrations", NO_CLUSTER),
+    ("cluster|migrateslots", NO_CLUSTER),
+    ("cluster|syncslots", NO_CLUSTER),
+    (
+        "clusterscan",
+        "a cursor names a node and a slot: SCAN goes through the one node",
+    ),
+    (
+        "failover",
+        "a replica takes over by REPLICAOF NO ONE, and an engine hands over by REDSTART HANDOVER",
+    ),
+    (
+        "migrate",
+        "the engine connects to no other server on a client's word; DUMP and RESTORE move keys",
+    ),
+    ("module|load", NO_MODULES),
+    ("module|loadex", NO_MODULES),
+    ("module|unload", NO_MODULES),
+    ("pfdebug", "looks into the server's own memory"),
+    ("pfselftest", "tests the server's own code"),
+];
+
+const NO_CLUSTER: &str = "slots of a cluster of one node go nowhere";
+const NO_MODULES: &str = "there are no modules";
+
+/// Commands as if of modules.
+pub(super) fn is_own(name: &str) -> bool {
+    name.starts_with("bf.") || name.starts_with("redstart")
+}
+
+fn assert_same_list(kind: Kind) {
+    let server = Server::start_kind(kind);
     let mut pair = Pair::new(&server, Protocol::Resp2);
     let (ours, theirs) = ask(&mut pair, "COMMAND LIST");
     let names = |reply: Reply| match reply {
@@ -181,8 +235,27 @@ fn no_command_is_there_that_the_server_of_this_version_does_not_have() {
         other => panic!("{other:?}"),
     };
     let (ours, theirs): (BTreeSet<String>, BTreeSet<String>) = (names(ours), names(theirs));
-    // As if by modules.
-    let own = |name: &&String| !name.starts_with("bf.") && !name.starts_with("redstart");
-    let more: Vec<&String> = ours.difference(&theirs).filter(own).collect();
-    assert_eq!(more, Vec::<&String>::new());
+    let more: Vec<&String> = ours
+        .difference(&theirs)
+        .filter(|name| !is_own(name))
+        .collect();
+    assert_eq!(more, Vec::<&String>::new(), "{kind:?} does not have them");
+    let absent: Vec<&str> = theirs.difference(&ours).map(String::as_str).collect();
+    let known = ABSENT.iter().map(|(name, _)| *name);
+    let mut expected: Vec<&str> = known.filter(|name| theirs.contains(*name)).collect();
+    expected.sort_unstable();
+    assert_eq!(
+        absent, expected,
+        "{kind:?} has them, and only these are known to be absent"
+    );
+}
+
+#[test]
+fn no_command_is_there_that_the_server_of_this_version_does_not_have() {
+    assert_same_list(Kind::Redis);
+}
+
+#[test]
+fn commands_that_are_absent_are_known_with_their_reasons() {
+    assert_same_list(Kind::Valkey);
 }

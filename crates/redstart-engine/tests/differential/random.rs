@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{Pair, Server, Wire, nil_array_to_nil, split};
 
-const PROTOCOLS: [Protocol; 2] = [Protocol::Resp2, Protocol::Resp3];
+pub(super) const PROTOCOLS: [Protocol; 2] = [Protocol::Resp2, Protocol::Resp3];
 
 /// How often the keyspaces are compared.
 const EVERY: usize = 300;
@@ -629,7 +629,7 @@ fn fail(server: &Server, protocol: Protocol, seed: u64, steps: Vec<Step>, first:
     );
 }
 
-fn parameter(name: &str) -> Option<u64> {
+pub(super) fn parameter(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(
         value
@@ -681,7 +681,7 @@ fn fuzz(kind: Kind, seed: u64) {
 
 const KNOWN: u64 = 20_240_229;
 
-fn fresh() -> u64 {
+pub(super) fn fresh() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
 }
 
@@ -696,12 +696,12 @@ fn known_sequences_answer_as_on_valkey() {
 }
 
 #[test]
-fn fresh_sequences_answer_as_on_redis() {
+pub(super) fn fresh_sequences_answer_as_on_redis() {
     fuzz(Kind::Redis, fresh());
 }
 
 #[test]
-fn fresh_sequences_answer_as_on_valkey() {
+pub(super) fn fresh_sequences_answer_as_on_valkey() {
     fuzz(Kind::Valkey, fresh());
 }
 

@@ -1,8 +1,94 @@
 //! What came after Redis 7.0, compared with Valkey.
 
+use redstart_engine::{Compat, Engine, Reply, server::ServerConfig};
 use redstart_testkit::Kind;
 
-use crate::compare_with;
+use crate::{Server, Wire, compare_with, listener::Running, split};
+
+#[test]
+fn commandlog_answers_alike() {
+    compare_with(
+        Kind::Valkey,
+        r##"
+        CONFIG SET commandlog-execution-slower-than 10000 commandlog-request-larger-than 1048576
+        ~CONFIG GET commandlog*
+        CONFIG SET commandlog-execution-slower-than -1
+        CONFIG GET slowlog-log-slower-than
+        CONFIG SET commandlog-request-larger-than -2
+        COMMANDLOG
+        COMMANDLOG GET
+        COMMANDLOG GET 1
+        COMMANDLOG GET 1 large-request
+        COMMANDLOG GET -1 LARGE-REPLY
+        COMMANDLOG GET -2 slow
+        COMMANDLOG GET x slow
+        COMMANDLOG GET 1 nosuch
+        COMMANDLOG RESET slow
+        COMMANDLOG RESET
+        COMMANDLOG RESET nosuch
+        COMMANDLOG LEN
+        COMMANDLOG LEN slow
+        COMMANDLOG LEN nosuch
+        COMMANDLOG NOSUCH
+        "##,
+    );
+}
+
+#[test]
+fn large_requests_and_replies_are_kept_with_the_sizes_that_valkey_tells() {
+    let server = Server::start_kind(Kind::Valkey);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("engine.sock");
+    let engine = Engine::builder().compat(Compat::Valkey9).build().unwrap();
+    let _running = Running::start(engine, ServerConfig::new().unix(&socket));
+    let ours = Wire::new(std::os::unix::net::UnixStream::connect(&socket).unwrap());
+    // The time and the address are not the same.
+    let entries = |wire: &mut Wire, kind: &str| match wire
+        .call(&split(&format!("COMMANDLOG GET -1 {kind}")))
+    {
+        Reply::Array(entries) => entries
+            .into_iter()
+            .map(|entry| match entry {
+                Reply::Array(mut parts) => {
+                    parts.truncate(4);
+                    parts.remove(1);
+                    parts
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let kept = [ours, server.connect()].map(|mut wire| {
+        let lines = r#"
+            CONFIG SET commandlog-request-larger-than 60 commandlog-reply-larger-than 40
+            SET big {x*100}
+            SET small 1
+            GET big
+            GET small
+            MGET big big small
+            LPUSH {l*9} {x*9} {x*10} {x*99} {x*100}
+            LRANGE {l*9} 0 -1
+            LRANGE {l*9} 0 0
+            AUTH user {x*100}
+            NOSUCH {x*100}
+            ECHO {x*1000}
+            CONFIG SET commandlog-request-larger-than -1 commandlog-reply-larger-than -1
+            "#;
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            wire.call(&split(line));
+        }
+        let kept = ["large-request", "large-reply"].map(|kind| entries(&mut wire, kind));
+        wire.call(&split("CONFIG SET commandlog-large-reply-max-len 1"));
+        let length = wire.call(&split("COMMANDLOG LEN large-reply"));
+        (kept, length)
+    });
+    assert!(
+        kept[0].0.iter().all(|entries| entries.len() > 3),
+        "{kept:?}"
+    );
+    assert_eq!(kept[0], kept[1]);
+}
 
 #[test]
 fn fields_of_hashes_expire_alike() {

@@ -41,6 +41,19 @@ pub(crate) fn seeded() -> Chance {
     Chance::new(seed)
 }
 
+/// How many writes there are between two cuts: a cut takes as long as thousands of writes.
+pub(crate) fn pace(writes: u64) -> u64 {
+    (writes / 400).max(150)
+}
+
+/// Lets the log be rewritten long before it is as large as it usually would be: each restart reads it.
+pub(crate) fn keep_short(engine: &redstart_engine::Engine) {
+    let set = engine
+        .session()
+        .line("CONFIG SET auto-aof-rewrite-min-size 2mb");
+    assert_eq!(set, Reply::OK);
+}
+
 /// What a server tells its replicas: not when a consumer was seen, nor how many entries a group has read.
 pub(crate) fn told(client: &mut impl Client) -> Vec<String> {
     let without_count = |line: String| {

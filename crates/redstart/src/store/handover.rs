@@ -203,7 +203,8 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 ///
 /// # Limits
 ///
-/// - Bloom filters are not replicated; a hand-over with some of them fails. Deadlines of fields of hashes are not compared.
+/// - Bloom filters are not replicated, and a server before Redis 7.4 or Valkey 9 knows no deadlines of fields of hashes: a hand-over
+///   with some of them fails.
 /// - The server must reach the engine over plain TCP, under the address of the URL.
 /// - A program with the engine in its own process (`memory://`, `file://`) cannot follow; its calls fail with the place
 ///   in the error.

@@ -639,6 +639,105 @@ async fn a_difference_stops_the_hand_over() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the replica has otherwise than the engine is found, also where HGETALL and XINFO GROUPS do not show it.
+async fn differs(make: &[&str], spoil: &'static str) -> anyhow::Result<()> {
+    let engine = Engine::builder().compat(redstart_engine::Compat::Valkey9);
+    let running = Running::start(engine.build()?).await?;
+    for line in make {
+        raw(&running.url, line).await?;
+    }
+    let server = Server::builder(Kind::Valkey)
+        .config("replica-read-only", "no")
+        .start()
+        .await?;
+    let (told, mut began) = tokio::sync::mpsc::unbounded_channel();
+    let (url, mut to_tell) = (server.url(), Some(told));
+    let (go, gone) = std::sync::mpsc::channel();
+    let spoiling = tokio::spawn(async move {
+        began.recv().await;
+        let spoiled = raw(&url, spoil).await;
+        let _ = go.send(());
+        spoiled
+    });
+    let moved = plan(&running.url, &server)
+        .run(
+            |step| {
+                // The copy has arrived, and nothing is compared yet.
+                if matches!(step, HandoverStep::CatchingUp(_))
+                    && let Some(told) = to_tell.take()
+                {
+                    let _ = told.send(());
+                    let _ = gone.recv_timeout(PATIENCE);
+                }
+            },
+            pending(),
+        )
+        .await;
+    spoiling.await??;
+    let failed = moved.expect_err(spoil);
+    assert!(
+        failed.to_string().contains("1 keys differ"),
+        "{spoil}: {failed}"
+    );
+    // It is undone.
+    raw(&running.url, "SET a 1").await?;
+    Ok(())
+}
+
+const FIELDS: [&str; 2] = ["HSET key f v g w", "HEXPIRE key 1000 FIELDS 1 f"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_deadline_of_a_field_stops_the_hand_over() -> anyhow::Result<()> {
+    differs(&FIELDS, "HEXPIRE key 2000 FIELDS 1 f").await?;
+    differs(&FIELDS, "HPERSIST key FIELDS 1 f").await?;
+    differs(&FIELDS, "HEXPIRE key 1000 FIELDS 1 g").await
+}
+
+const PENDING: [&str; 3] = [
+    "XADD key 1-1 f v",
+    "XGROUP CREATE key g 0",
+    "XREADGROUP GROUP g c STREAMS key >",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_owner_or_count_of_a_pending_entry_stops_the_hand_over() -> anyhow::Result<()> {
+    differs(&PENDING, "XCLAIM key g d 0 1-1 JUSTID").await?;
+    differs(&PENDING, "XCLAIM key g c 0 1-1 RETRYCOUNT 7 JUSTID").await?;
+    differs(&PENDING, "XCLAIM key g c 0 1-1 IDLE 100000 JUSTID").await
+}
+
+/// A server that has no deadlines of fields would keep them for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deadlines_of_fields_are_not_lost_on_a_server_without_them() -> anyhow::Result<()> {
+    let engine = Engine::builder().compat(redstart_engine::Compat::Valkey9);
+    let running = Running::start(engine.build()?).await?;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let mut made = false;
+    let (url, handle) = (running.url.clone(), tokio::runtime::Handle::current());
+    let moved = plan(&running.url, &server)
+        .run(
+            |step| {
+                // What a copy cannot hold is refused at once; here it comes in the stream.
+                if matches!(step, HandoverStep::CatchingUp(_))
+                    && !std::mem::replace(&mut made, true)
+                {
+                    let (url, handle) = (url.clone(), handle.clone());
+                    let make = std::thread::spawn(move || {
+                        FIELDS.map(|line| handle.block_on(raw(&url, line)))
+                    });
+                    for done in make.join().expect("two commands") {
+                        done.expect("an answer");
+                    }
+                }
+            },
+            pending(),
+        )
+        .await;
+    let failed = moved.expect_err("the server has no such deadline");
+    assert!(failed.to_string().contains("1 keys differ"), "{failed}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_has_moved_stays_moved_after_a_restart() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

@@ -462,7 +462,7 @@ fn history(
     after: Id,
     count: u64,
 ) -> Result<Vec<Reply>, Stop> {
-    let now = cx.now_ms();
+    let (now, logged) = (cx.now_ms(), cx.state.effects.enabled());
     let Some(stream) = cx.get_mut::<Stream>(key)? else {
         return Ok(Vec::new());
     };
@@ -470,6 +470,11 @@ fn history(
         return Err(no_group(key, &reader.group));
     };
     let (number, created) = group.see(&reader.consumer, now);
+    // Servers keep a new count and time from their replicas and logs; a copy is to be equal here.
+    let mut effects = Vec::new();
+    if created && logged {
+        effects.push(create_consumer_effect(key, &reader.group, &reader.consumer));
+    }
     let ids: Vec<Id> = match (group.consumer(number), after.next()) {
         (Some(consumer), Some(start)) => {
             let limit = if count == 0 {
@@ -490,9 +495,13 @@ fn history(
     for id in ids {
         match one_entry(stream, id) {
             Some(reply) => {
-                if let Some(pending) = group.pending.get_mut(&id) {
+                let delivered = group.pending.get_mut(&id).map(|pending| {
                     pending.time = now;
                     pending.count += 1;
+                    *pending
+                });
+                if let Some(pending) = delivered.filter(|_| logged) {
+                    effects.push(claim_effect(key, &reader.group, &group, id, pending));
                 }
                 replies.push(reply);
             }
@@ -506,7 +515,10 @@ fn history(
     stream.groups.insert(Blob::new(&reader.group), group);
     if created {
         cx.notify(class::STREAM, "xgroup-createconsumer", key);
-        cx.propagate(create_consumer_effect(key, &reader.group, &reader.consumer));
+    }
+    cx.propagate_nothing();
+    for effect in effects {
+        cx.propagate(effect);
     }
     Ok(replies)
 }

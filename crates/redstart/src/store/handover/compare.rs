@@ -12,6 +12,10 @@ const BATCH: usize = 256;
 const AT_ONCE: usize = 4;
 /// How many keys are worth comparing at a time.
 pub(super) const PAGE: usize = BATCH * AT_ONCE;
+/// How many fields one command asks of.
+const FIELDS: usize = 10_000;
+/// What HPEXPIRETIME says of a field that does not expire.
+const NO_DEADLINE: i64 = -1;
 
 /// What a key holds, in a form that is the same on all servers.
 #[derive(PartialEq)]
@@ -71,7 +75,39 @@ async fn contents(server: &Reads, keys: &[Vec<u8>]) -> Result<Vec<Content>> {
             parts,
         });
     }
+    add_deadlines(server, keys, &mut contents).await?;
     Ok(contents)
+}
+
+/// Adds when the fields of hashes expire. On a server that does not know such deadlines there are none.
+async fn add_deadlines(server: &Reads, keys: &[Vec<u8>], contents: &mut [Content]) -> Result<()> {
+    let mut reads = Pipeline::new();
+    let mut places = Vec::new();
+    for (at, (key, content)) in keys.iter().zip(contents.iter()).enumerate() {
+        if content.kind != "hash" {
+            continue;
+        }
+        for pairs in content.parts.chunks(2 * FIELDS) {
+            let read = reads.cmd("HPEXPIRETIME").arg(key).arg("FIELDS");
+            read.arg(pairs.len() / 2);
+            for pair in pairs.chunks_exact(2) {
+                read.arg(&pair[0]);
+            }
+            places.push((at, pairs.len() / 2));
+        }
+    }
+    let mut replies = match server.expires_fields {
+        true => server.all_or_gone(&reads).await?.into_iter(),
+        false => Vec::new().into_iter(),
+    };
+    for (at, count) in places {
+        let reply = replies.next().unwrap_or(Value::Nil);
+        let mut deadlines: Vec<i64> = redis::from_redis_value(reply).unwrap_or_default();
+        deadlines.resize(count, NO_DEADLINE);
+        let deadlines = deadlines.iter().map(|deadline| deadline.to_string());
+        contents[at].parts.extend(deadlines.map(String::into_bytes));
+    }
+    Ok(())
 }
 
 fn word(value: &Value) -> String {
@@ -90,9 +126,8 @@ fn read(pipeline: &mut Pipeline, kind: &str, key: &[u8]) {
             range.arg(0).arg(-1).arg("WITHSCORES");
         }
         "stream" => {
-            pipeline.cmd("XRANGE").arg(key).arg("-").arg("+");
-            pipeline.cmd("XINFO").arg("GROUPS").arg(key);
-            pipeline.cmd("XINFO").arg("STREAM").arg(key);
+            let info = pipeline.cmd("XINFO").arg("STREAM").arg(key);
+            info.arg("FULL").arg("COUNT").arg(0);
         }
         _ => {}
     }
@@ -101,16 +136,13 @@ fn read(pipeline: &mut Pipeline, kind: &str, key: &[u8]) {
 /// What was read, without what may differ between equal values.
 fn canonical(kind: &str, replies: Vec<Value>) -> Vec<Vec<u8>> {
     let mut parts = Vec::new();
-    for (at, reply) in replies.into_iter().enumerate() {
-        match (kind, at) {
-            ("stream", 1) => groups(reply, &mut parts),
-            ("stream", 2) => fields(&reply, &["length", "last-generated-id"], &mut parts),
-            (_, _) => match reply {
-                Value::Array(items) => {
-                    items.into_iter().for_each(|item| flatten(item, &mut parts));
-                }
-                other => flatten(other, &mut parts),
-            },
+    for reply in replies {
+        match (kind, reply) {
+            ("stream", reply) => stream_parts(reply, &mut parts),
+            (_, Value::Array(items)) => {
+                items.into_iter().for_each(|item| flatten(item, &mut parts));
+            }
+            (_, other) => flatten(other, &mut parts),
         }
     }
     match kind {
@@ -149,28 +181,51 @@ fn flatten(value: Value, into: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// The groups of a stream by name, with what replicas know of them.
-fn groups(reply: Value, into: &mut Vec<Vec<u8>>) {
+/// What a replica knows of a stream: its entries, and its groups by name with all that is pending, for whom, since when
+/// and how often. Not when consumers were seen, nor those that have nothing.
+fn stream_parts(info: Value, into: &mut Vec<Vec<u8>>) {
+    let whole = [
+        "length",
+        "last-generated-id",
+        "max-deleted-entry-id",
+        "entries-added",
+        "entries",
+    ];
+    fields(&info, &whole, into);
     let mut groups: Vec<Vec<Vec<u8>>> = Vec::new();
-    for group in reply.into_sequence().unwrap_or_default() {
+    for group in field(&info, "groups").into_iter().flat_map(items) {
         let mut parts = Vec::new();
-        fields(
-            &group,
-            &["name", "pending", "last-delivered-id"],
-            &mut parts,
-        );
+        let known = ["name", "last-delivered-id", "pel-count", "pel", "pending"];
+        fields(group, &known, &mut parts);
         groups.push(parts);
     }
     groups.sort_unstable();
     into.extend(groups.concat());
 }
 
-/// Some fields of a flat reply of names and values.
+fn items(value: &Value) -> &[Value] {
+    value.as_sequence().unwrap_or_default()
+}
+
+/// The value of a name in a reply of names and values.
+fn field<'a>(reply: &'a Value, name: &str) -> Option<&'a Value> {
+    match reply {
+        Value::Map(pairs) => {
+            let pair = pairs.iter().find(|(key, _)| word(key) == name)?;
+            Some(&pair.1)
+        }
+        other => {
+            let mut pairs = items(other).chunks_exact(2);
+            Some(&pairs.find(|pair| word(&pair[0]) == name)?[1])
+        }
+    }
+}
+
+/// Those of some names that are there.
 fn fields(reply: &Value, names: &[&str], into: &mut Vec<Vec<u8>>) {
-    let items = reply.as_sequence().unwrap_or_default();
-    for pair in items.chunks_exact(2) {
-        if names.contains(&word(&pair[0]).as_str()) {
-            flatten(pair[1].clone(), into);
+    for name in names {
+        if let Some(value) = field(reply, name) {
+            flatten(value.clone(), into);
         }
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Server {
     address: Address,
     settings: Settings,
     wires: BTreeMap<i64, Arc<Wire>>,
+    /// Whether fields of hashes can expire there, once it was asked.
+    expires_fields: Option<bool>,
 }
 
 /// The text of INFO.
@@ -63,6 +65,7 @@ impl Server {
             address,
             settings: location.settings.clone(),
             wires: BTreeMap::new(),
+            expires_fields: None,
         }
     }
 
@@ -73,6 +76,7 @@ impl Server {
     /// Forgets all connections.
     pub(super) fn begin_anew(&mut self) {
         self.wires.clear();
+        self.expires_fields = None;
     }
 
     async fn wire(&mut self, db: i64) -> Result<Arc<Wire>> {
@@ -89,9 +93,21 @@ impl Server {
 
     /// The connection to a database, for several requests at a time that only read.
     pub(super) async fn reads(&mut self, db: i64) -> Result<Reads> {
+        let expires_fields = match self.expires_fields {
+            Some(known) => known,
+            None => {
+                // Asked for by its name: an error of an unknown command would repeat what is in the hash.
+                let told = self.ask(0, &["COMMAND", "INFO", "HPEXPIRETIME"]).await?;
+                let known = told.as_sequence().and_then(<[_]>::first);
+                *self
+                    .expires_fields
+                    .insert(known.is_some_and(|told| *told != Value::Nil))
+            }
+        };
         Ok(Reads {
             wire: self.wire(db).await?,
             place: self.address.to_string(),
+            expires_fields,
         })
     }
 
@@ -153,6 +169,8 @@ impl Server {
 pub(super) struct Reads {
     wire: Arc<Wire>,
     place: String,
+    /// Whether fields of hashes can expire there.
+    pub(super) expires_fields: bool,
 }
 
 impl Reads {
