@@ -450,7 +450,9 @@ fn is_drawn(kind: Kind, setting: &str) -> bool {
         "slave-lazy-flush",
         "syslog-ident",
     ];
-    !OF_THE_PLACE.contains(&setting) && !(kind == Kind::Valkey && VALKEYS.contains(&setting))
+    let is_other =
+        OF_THE_PLACE.contains(&setting) || kind == Kind::Valkey && VALKEYS.contains(&setting);
+    !is_other
 }
 
 struct Generator {
@@ -908,11 +910,7 @@ fn info(kind: Kind, ours: &Reply, theirs: &Reply) -> (Reply, Reply) {
     }
     // Only what differs, so that a failure can be read.
     let only = |one: &BTreeSet<String>, other: &BTreeSet<String>| {
-        Reply::Array(
-            one.difference(other)
-                .map(|line| Reply::bulk(line))
-                .collect(),
-        )
+        Reply::Array(one.difference(other).map(Reply::bulk).collect())
     };
     (only(&ours, &theirs), only(&theirs, &ours))
 }
