@@ -491,7 +491,7 @@ fn short(text: &[u8]) -> Bytes {
 
 /// Notes that somebody could not log in. The user's name may be made up.
 pub(crate) fn note_failed_login(cx: &mut Ctx<'_>, command: &Bytes, user: &[u8]) {
-    let source = match cx.client.multi.is_some() {
+    let source = match cx.client.multi.is_some() || cx.origin == Origin::Exec {
         true => Source::Multi,
         false => Source::TopLevel,
     };

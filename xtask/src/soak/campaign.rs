@@ -465,6 +465,15 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         counts: &[("FED_WRITES", 1_000_000), ("COPIED_KEYS", 300_000)],
     },
     Campaign {
+        name: "engine-watching",
+        about: "what statistics, the slow log and MONITOR cost beside commands while nobody looks; `--release` for the figures",
+        package: "redstart-engine",
+        test: "",
+        filter: "stats::cost",
+        scale: 1,
+        counts: &[("WATCHED_COMMANDS", 200_000)],
+    },
+    Campaign {
         name: "engine-listener",
         about: "10,000 connections, garbage, slow and silent clients",
         package: "redstart-engine",

@@ -39,6 +39,8 @@ pub(crate) struct Entry {
 
 /// Refusals that are alike are counted together within this many microseconds.
 const GROUP: i64 = 60_000_000;
+/// As in Redis, only so many of the newest are looked at for one that is alike.
+const LOOKED_AT: usize = 10;
 
 /// The entries, the newest first.
 #[derive(Default)]
@@ -46,7 +48,7 @@ pub(crate) struct Log(VecDeque<Entry>);
 
 impl Log {
     pub(crate) fn add(&mut self, entry: Entry, limit: usize) {
-        let alike = self.0.iter().position(|known| {
+        let alike = self.0.iter().take(LOOKED_AT).position(|known| {
             known.reason == entry.reason
                 && known.source == entry.source
                 && entry.at - known.at <= GROUP

@@ -255,9 +255,19 @@ fn own_slot(arg: &[u8]) -> Result<u16, Stop> {
     Ok(slot as u16)
 }
 
+/// What the server says to a subcommand with arguments that its arity lets pass.
+fn wrong(args: &[Bytes]) -> Stop {
+    let name = printable(&args[1]);
+    format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try CLUSTER HELP.")
+        .into()
+}
+
 /// The keys are removed at once, whatever is asked for.
 fn flushslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check(cx)?;
+    if args.len() > 4 {
+        return Err(wrong(args));
+    }
     let slot = own_slot(&args[2])?;
     let fine = match &args[3..] {
         [] => true,
@@ -304,10 +314,7 @@ fn slot_stats(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Ok(stats_of(first..=last, &counts));
     }
     if !(is(2, "orderby") && args.len() >= 4) {
-        return Err(
-            "ERR unknown subcommand or wrong number of arguments for 'slot-stats'. Try CLUSTER HELP."
-                .into(),
-        );
+        return Err(wrong(args));
     }
     if !is(3, "key-count") {
         return Err("ERR Unrecognized sort metric for ORDERBY.".into());
@@ -324,7 +331,7 @@ fn slot_stats(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         } else if (is(at, "asc") || is(at, "desc")) && ascending.is_none() {
             ascending = Some(is(at, "asc"));
             at += 1;
-        } else if is(at, "limit") || is(at, "asc") || is(at, "desc") {
+        } else if is(at, "asc") || is(at, "desc") || is(at, "limit") && at + 1 < args.len() {
             return Err("ERR Multiple filters of the same type are disallowed.".into());
         } else {
             return Err(SYNTAX.into());

@@ -218,7 +218,7 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
                 b"aclcat" => match facts::of(spec, compat).and_then(Facts::categories) {
                     Some(names) => {
                         let is_it =
-                            |name: &String| name[1..].as_bytes().eq_ignore_ascii_case(value);
+                            |name: &String| name.as_bytes()[1..].eq_ignore_ascii_case(value);
                         names.iter().any(is_it)
                     }
                     None => {

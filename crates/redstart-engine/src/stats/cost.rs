@@ -1,5 +1,6 @@
 //! What statistics, the slow log and MONITOR cost while nobody looks: their own work beside whole commands,
-//! both in one run. `--release` for the promise.
+//! both in one run. Only with `--release` are the figures those of a program. Valgrind counts instructions of the
+//! same two functions: `valgrind --tool=callgrind <test program> stats::cost`.
 
 use std::{
     hint::black_box,

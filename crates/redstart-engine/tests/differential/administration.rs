@@ -8,6 +8,7 @@
 //! | both | the values of INFO but for counters of commands and errors, and of CLIENT INFO and LIST but for what a client chose | they are of the process and of the moment |
 //! | both | times, addresses and numbers of entries in ACL LOG, ids of clients, random passwords | the same |
 //! | both | passwords in errors of ACL SETUSER, and INFO latencystats | the engine repeats no password, and times calls of its own process now and then |
+//! | both | OBJECT REFCOUNT | only the server knows whether a small number is shared or a copy |
 //! | both | the texts of summaries, and HELP, which is not asked for | the engine has its own |
 //! | Valkey | settings, categories and fields of INFO that came after Redis 7.0, defaults that Valkey has changed, and CLIENT's newer fields | the engine has those of Redis 7.0 with every `--compat`, see `docs/engine.md` |
 //! | Valkey | how ACL describes a user | it also names databases, and keeps rules as they were given |
@@ -431,6 +432,7 @@ fn is_drawn(kind: Kind, setting: &str) -> bool {
         "min-replicas-to-write",
         "min-slaves-to-write",
         "aclfile",
+        "acllog-max-len",
         "notify-keyspace-events",
         "rename-command",
     ];
@@ -443,10 +445,14 @@ fn is_drawn(kind: Kind, setting: &str) -> bool {
         "lazyfree-lazy-user-flush",
         "repl-backlog-size",
         "replica-lazy-flush",
+        "io-threads",
+        "maxmemory-samples",
         "slave-lazy-flush",
         "syslog-ident",
     ];
-    !OF_THE_PLACE.contains(&setting) && !(kind == Kind::Valkey && VALKEYS.contains(&setting))
+    let is_other =
+        OF_THE_PLACE.contains(&setting) || kind == Kind::Valkey && VALKEYS.contains(&setting);
+    !is_other
 }
 
 struct Generator {
@@ -526,6 +532,8 @@ impl Generator {
                     "DEBUG",
                     "MEMORY",
                     "XREAD STREAMS",
+                    "BLMPOP",
+                    "FLUSHALL",
                 ]
                 .iter()
                 .any(|name| call.starts_with(name))
@@ -569,6 +577,10 @@ impl Run {
             _server: server,
         };
         // Only the server was greeted.
+        for client in 0..3 {
+            // A client of the process is listed from its first use of CLIENT on.
+            run.both(client, &split("CLIENT ID"));
+        }
         run.both(0, &split("CONFIG RESETSTAT"));
         run
     }
@@ -665,7 +677,7 @@ fn alike(
     let (name, sub) = (word(0), word(1));
     let both = |change: &dyn Fn(Reply) -> Reply| (change(ours.clone()), change(theirs.clone()));
     match (&name[..], &sub[..]) {
-        (b"CONFIG", b"GET") => settings(kind, ours, theirs),
+        (b"CONFIG", b"GET") if !matches!(ours, Reply::Error(_)) => settings(kind, ours, theirs),
         (b"ACL", b"GETUSER" | b"LIST") if kind == Kind::Redis => both(&rules),
         (b"INFO", _) => info(kind, &ours, &theirs),
         (b"CLIENT", b"INFO" | b"LIST") => both(&|reply| clients(kind, reply)),
@@ -719,10 +731,11 @@ fn alike(
             (sorted(reply.0), sorted(reply.1))
         }
         (b"COMMAND", b"GETKEYSANDFLAGS") => both(&sorted),
-        (b"MEMORY", b"USAGE") | (b"OBJECT", b"IDLETIME") | (b"XADD", _) => {
+        (b"MEMORY", b"USAGE") | (b"OBJECT", b"IDLETIME" | b"REFCOUNT") | (b"XADD", _) => {
             both(&|reply| kind_only(reply))
         }
         (b"SLOWLOG", _) => both(&|reply| kind_only(reply)),
+        (b"SCAN" | b"KEYS", _) => (sorted(ours), sorted(theirs)),
         _ if unordered => (sorted(ours), sorted(theirs)),
         _ => (ours, theirs),
     }
@@ -897,11 +910,7 @@ fn info(kind: Kind, ours: &Reply, theirs: &Reply) -> (Reply, Reply) {
     }
     // Only what differs, so that a failure can be read.
     let only = |one: &BTreeSet<String>, other: &BTreeSet<String>| {
-        Reply::Array(
-            one.difference(other)
-                .map(|line| Reply::bulk(line))
-                .collect(),
-        )
+        Reply::Array(one.difference(other).map(Reply::bulk).collect())
     };
     (only(&ours, &theirs), only(&theirs, &ours))
 }
@@ -923,9 +932,13 @@ fn clients(kind: Kind, reply: Reply) -> Reply {
     ];
     let shape = |line: &str| -> String {
         let fields = line.split(' ').filter_map(|field| {
-            let (name, _) = field.split_once('=')?;
+            let (name, value) = field.split_once('=')?;
             match () {
                 () if kind == Kind::Valkey && NEWER.contains(&name) => None,
+                // A server queues no more once a watched key was changed.
+                () if name == "multi" && kind == Kind::Redis && value != "-1" => {
+                    Some("multi=some".to_owned())
+                }
                 // Valkey also says 0 outside of a transaction.
                 () if kind == Kind::Valkey && name == "multi" => Some(name.to_owned()),
                 () if CHOSEN.contains(&name) => Some(field.to_owned()),
