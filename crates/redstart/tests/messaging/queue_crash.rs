@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
     key::{Key, Keys},
-    store::Dedicated,
     messaging::{Backoff, Job, JobContext, JobLimit, JobState, Queue, Verdict, Worker},
+    store::Dedicated,
 };
 use redstart_testkit::{
     Backend, Child, Cluster, Kind, Sentinel, Server, child, eventually, figure, key_slot, matrix,
@@ -487,7 +487,9 @@ async fn under_faults(
     let enough = Arc::new(AtomicBool::new(false));
     let enqueuing = {
         let (queue, store, enough) = (queue.clone(), mine.clone(), enough.clone());
-        let marker = Keys::new(&namespace, "marker")?.entity("last")?.part("written");
+        let marker = Keys::new(&namespace, "marker")?
+            .entity("last")?
+            .part("written");
         tokio::spawn(async move {
             let (mut jobs, mut confirmed) = (0, Vec::new());
             let mut own = store.dedicated(&marker);
@@ -554,7 +556,10 @@ async fn have_all(own: &mut Dedicated, key: &Key, replicas: u32, server: &str) -
     let info: redstart::Result<String> = own.query(&info, Duration::ZERO).await;
     written.is_ok()
         && have.is_ok_and(|have| have >= replicas)
-        && info.is_ok_and(|info| info.split(' ').any(|word| word == format!("laddr={server}")))
+        && info.is_ok_and(|info| {
+            info.split(' ')
+                .any(|word| word == format!("laddr={server}"))
+        })
 }
 
 /// Which connection to which server a store has now.

@@ -1,6 +1,6 @@
 -- [stock.close]
 call('HSET', 'sale', 'free', 1, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
-return { 'sale' }, { 1 }
+return { 'sale' }, { 1, '' }
 
 -- [stock.extend]
 call('HSET', 'sale', 'free', 1, 'held', 1, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -27,7 +27,8 @@ hfill('requests', 'h 1 1 ann')
 zfill('holds', PAST)
 hfill('users', 1)
 hfill('loans', '1 2 3 4 id')
-return { 'sale', 'requests', 'holds', 'users', 'loans', 'expired' }, { 'id', 100, 50, text(FUTURE / 1000), 0 }
+hfill('restocks', 1)
+return { 'sale', 'requests', 'holds', 'users', 'loans', 'expired', 'restocks' }, { 'id', 100, 50, text(FUTURE / 1000), 0 }
 
 -- [stock.receive]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
