@@ -294,7 +294,8 @@ fn discarded(cx: &mut Ctx<'_>, why: Stop) -> Stop {
     cx.client.multi = None;
     transaction::unwatch_all(cx.state, cx.client);
     match why {
-        Stop::Error(text) if !text.starts_with("EXECABORT") => {
+        // Where to ask instead is said as it is.
+        Stop::Error(text) if !text.starts_with("EXECABORT") && !text.starts_with("REDIRECT") => {
             let why = text.strip_prefix("ERR ").unwrap_or(&text);
             format!("EXECABORT Transaction discarded because of: {why}").into()
         }

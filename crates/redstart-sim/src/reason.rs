@@ -36,14 +36,12 @@ const DOWN: &[&str] = &[
     "servers answered",
 ];
 
+/// Whether something of a kind went wrong.
+pub type Met<'a> = &'a dyn Fn(&dyn Fn(What) -> bool) -> bool;
+
 /// Whether an error with this text has a reason. `met` says whether something of a kind went wrong for its caller, from shortly
 /// before the call on. Servers may have `lost` data before.
-pub fn explains(
-    plan: &Plan,
-    text: &str,
-    lost: bool,
-    met: &dyn Fn(&dyn Fn(What) -> bool) -> bool,
-) -> bool {
+pub fn explains(plan: &Plan, text: &str, lost: bool, met: Met<'_>) -> bool {
     // Of several commands, each may have another reason.
     let mut codes = CODES.iter().filter(|(name, _)| text.contains(name));
     if codes.clone().any(|(_, code)| !is_answered(code, met)) {
@@ -68,7 +66,7 @@ pub fn explains(
 }
 
 /// Whether a server may have answered with this code.
-fn is_answered(code: &str, met: &dyn Fn(&dyn Fn(What) -> bool) -> bool) -> bool {
+fn is_answered(code: &str, met: Met<'_>) -> bool {
     met(&|what| match what {
         What::Answer(error) => error.starts_with(code),
         What::Master => code == "READONLY",

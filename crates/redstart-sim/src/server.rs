@@ -103,6 +103,7 @@ pub struct Injection {
 
 impl Server {
     /// A new, empty server.
+    #[allow(clippy::too_many_arguments)] // What each server of a world has, once.
     pub fn new(
         index: usize,
         host: &str,

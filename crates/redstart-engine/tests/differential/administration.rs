@@ -1081,11 +1081,13 @@ fn known_administration_answers_as_on_valkey() {
 }
 
 #[test]
+#[ignore = "others each time: by the campaign engine-fuzz"]
 fn fresh_administration_answers_as_on_redis() {
     fuzz(Kind::Redis, fresh());
 }
 
 #[test]
+#[ignore = "others each time: by the campaign engine-fuzz"]
 fn fresh_administration_answers_as_on_valkey() {
     fuzz(Kind::Valkey, fresh());
 }

@@ -53,6 +53,8 @@ struct State {
     jobs: BTreeMap<u64, Entry>,
     running: Vec<Run>,
     runs: u64,
+    /// When each job began for the first time.
+    begun: BTreeMap<u64, Duration>,
 }
 
 /// Until when a job holds its key.
@@ -85,9 +87,8 @@ struct Entry {
 /// A handler that runs.
 struct Run {
     run: u64,
-    number: u64,
     group: Option<u64>,
-    /// When it began, or the run of the same job that was still going on then.
+    /// When the job began for the first time.
     since: Duration,
     process: Option<Arc<Process>>,
     context: JobContext,
@@ -218,12 +219,10 @@ fn begin(
     }
     guard.runs += 1;
     let run = guard.runs;
-    // A second run beside the first: the server lost the first reservation, and takes the end of either run for the end of both.
-    let same = guard.running.iter().filter(|run| run.number == number);
-    let since = same.map(|run| run.since).min().unwrap_or(world.now());
+    // If the server lost an earlier reservation, the end of that run, which is told for as long as it takes, ends this one.
+    let since = *guard.begun.entry(number).or_insert(world.now());
     guard.running.push(Run {
         run,
-        number,
         group,
         since,
         process: current(),
