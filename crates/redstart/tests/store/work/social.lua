@@ -13,7 +13,8 @@ return { 'a1', 'a2', 'a3', 'b1', 'b2', 'b3' }, { 'block', 'a', 'b' }
 zfill('following', PAST)
 hfill('intents', 'follow 1')
 zfill('by_time', 1)
-zfill('refused', 1)
+-- No more are kept.
+for i = 1, 1000 do call('ZADD', 'refused', i, 'x' .. i) end
 local number = text(7200 * 1000000)
 call('HSET', 'intents', 'a\0b', 'follow ' .. number)
 return { 'following', 'intents', 'by_time', 'seen', 'refused' }, { 'follow', 'a', 'b', number, 0, 1 }
