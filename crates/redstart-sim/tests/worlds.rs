@@ -120,7 +120,7 @@ fn no_promise_is_broken_in_two_thousand_worlds() {
             let share = &report.patterns[name];
             let tally = share.tally;
             assert!(tally.histories >= share.worlds, "{name}: {share:?}");
-            // The worlds are others each time: a few that have too many are chance, however few there are.
+            // A few that have too many are chance, however few there are.
             assert!(
                 tally.undecided * 1000 <= UNDECIDED * tally.histories + 5000,
                 "too many histories of {name} have too many orders: {share:?}"
