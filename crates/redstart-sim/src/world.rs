@@ -522,7 +522,11 @@ impl World {
     /// until now can be the reason: it may have begun before the call, as long before as it may take until calls succeed again.
     pub fn hear_error(&self, error: &dyn fmt::Display, client: usize, asked: Duration) {
         let text = error.to_string();
-        let from = asked.saturating_sub(self.plan.deadline + ALIVE_WITHIN);
+        // A subscription tells what a server last said to it, however long nothing has come since.
+        let from = match text.contains("did not open in time") {
+            true => Duration::ZERO,
+            false => asked.saturating_sub(self.plan.deadline + ALIVE_WITHIN),
+        };
         let met = |is: &dyn Fn(What) -> bool| self.troubles.any(client, from, self.now(), is);
         if !reason::explains(&self.plan, &text, !self.losses().is_empty(), &met) {
             self.breach(format!("an error for which there is no reason: {text}"));

@@ -103,7 +103,9 @@ pub(crate) static SCRIPTS: &[&Script] = &[
 pub enum Settled {
     /// The consumer still held the item, and what it asked for was done.
     Done,
-    /// The lease had ended: the item went back, and may be with another consumer. Nothing was changed.
+    /// The consumer no longer held the item, and nothing was changed. Its lease had ended: the item went back, and may be
+    /// with another consumer. Or the item had been handed out before, and an ending of that time, whose reply did not
+    /// come, arrived only now.
     Lost,
 }
 

@@ -181,6 +181,8 @@ impl Handling {
     async fn finish(&self, client: &mut Client, item: ListItem, number: u64, asked: Duration) {
         let world = client.world.clone();
         let drops = client.dice.per_mille(250);
+        // An end that nobody heard of may arrive while the item is handled again, and ends it then.
+        let mut may_be_done = false;
         {
             // From here on it counts as given back, whatever becomes of the call.
             let mut state = self.state.lock();
@@ -188,7 +190,7 @@ impl Handling {
                 state.held.remove(&number);
             }
             if !drops {
-                state.perhaps_done.insert(number);
+                may_be_done = !state.perhaps_done.insert(number);
             }
         }
         if drops {
@@ -202,7 +204,9 @@ impl Handling {
             Some(Ok(Settled::Done)) => {
                 self.state.lock().done.insert(number, sent);
             }
-            Some(Ok(Settled::Lost)) if !self.may_have_ended(&world, client.index, asked) => {
+            Some(Ok(Settled::Lost))
+                if !may_be_done && !self.may_have_ended(&world, client.index, asked) =>
+            {
                 world.breach(format!(
                     "item {number} was lost although its consumer could renew its lease"
                 ));

@@ -209,9 +209,13 @@ impl Consuming {
         self.state.lock().perhaps.extend(all);
         let sent = world.now();
         let acknowledged = client.call("ack", 1, group.ack(&ids)).await;
-        if let Some(Ok(_)) = acknowledged {
+        let now = world.now();
+        // Those of which the group knows nothing after a loss were not pending, and come again.
+        let lost = world.may_have_lost(Duration::ZERO, now);
+        if let Some(Ok(known)) = acknowledged
+            && (known == ids.len() as u64 || !lost)
+        {
             let mut state = self.state.lock();
-            let now = world.now();
             for entry in entries {
                 state
                     .acknowledged

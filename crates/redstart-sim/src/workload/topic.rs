@@ -52,6 +52,8 @@ struct Ear {
     sent: u64,
     /// By publisher: the last number, unless a gap came after it.
     since_gap: BTreeMap<u64, u64>,
+    /// When it was last asked and had nothing more.
+    emptied: Duration,
 }
 
 impl Listening {
@@ -75,6 +77,8 @@ impl Listening {
     }
 
     async fn ear(&self, client: &Client, topic: &Topic<News>) -> Option<Ear> {
+        // What is sent while it begins may be heard.
+        let sent = self.sent.load(Ordering::Relaxed);
         let listener = topic.listen().await.ok()?;
         client.note(format_args!("listens"));
         Some(Ear {
@@ -82,14 +86,16 @@ impl Listening {
             listener,
             heard: BTreeSet::new(),
             last: BTreeMap::new(),
-            sent: self.sent.load(Ordering::Relaxed),
+            sent,
             since_gap: BTreeMap::new(),
+            emptied: client.world.now(),
         })
     }
 
     /// Hears what there is; false if nothing came within the time.
     async fn hear(&self, world: &World, ear: &mut Ear, within: Duration) -> bool {
         let Ok(heard) = tokio::time::timeout(within, ear.listener.next()).await else {
+            ear.emptied = world.now();
             return false;
         };
         let peer = Peer::Client(ear.client);
@@ -109,11 +115,11 @@ impl Listening {
         true
     }
 
-    /// A gap has a reason: more messages than are kept for a listener, or a line that was lost. That is noticed after a while
-    /// if nobody says so.
+    /// A gap has a reason: more messages than are kept for a listener, or a line that was lost since it had nothing more to
+    /// say. That is noticed after a while if nobody says so.
     fn judge_gap(&self, world: &World, ear: &Ear) {
         let (client, now) = (ear.client, world.now());
-        let from = now.saturating_sub(NOTICED_WITHIN);
+        let from = ear.emptied.saturating_sub(NOTICED_WITHIN);
         let sent = self.sent.load(Ordering::Relaxed) - ear.sent;
         let lost = world
             .troubles

@@ -411,7 +411,9 @@ impl<T: Serialize + DeserializeOwned> ConsumerGroup<T> {
         Ok(events)
     }
 
-    /// Acknowledges events; how many of them were pending.
+    /// Acknowledges events; how many of them were pending. One that was not has been acknowledged before, or was claimed and
+    /// acknowledged by another consumer; or the server lost that it was delivered, in a crash or a failover: then it comes
+    /// again.
     ///
     /// # Errors
     ///

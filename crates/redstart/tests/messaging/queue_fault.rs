@@ -14,7 +14,8 @@ use std::{
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{JobContext, Queue, UniqueUntil},
+    messaging::{Cancelled, JobContext, Queue, UniqueUntil, Verdict},
+    testing::Faults,
 };
 use redstart_testkit::{Backend, Kind, Proxy, Server, eventually, matrix};
 use tokio::sync::Semaphore;
@@ -62,6 +63,59 @@ async fn a_unique_job_whose_reply_was_lost_is_added_once_even_if_it_has_run_mean
             .await?
             .is_new()
     );
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_not_said_to_be_unknown_because_the_reply_was_lost() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let faults = Faults::of(&store)?;
+    let queue = Queue::new(&store, "lost", "q")?;
+    let lose_the_answer_of_the_script = || {
+        faults.spare_next();
+        faults.lose_next_reply();
+    };
+    let look = queue.inspect();
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        ids.push(queue.enqueue(&task(n)).await?.id().unwrap());
+    }
+    // The store knows the script after this.
+    assert_eq!(queue.cancel(ids[4]).await?, Cancelled::Ended);
+    lose_the_answer_of_the_script();
+    let error = queue.cancel(ids[0]).await.unwrap_err();
+    assert!(error.is_in_doubt(), "{error}");
+    assert_eq!(queue.cancel(ids[0]).await?, Cancelled::NotFound);
+    lose_the_answer_of_the_script();
+    assert!(look.delete(ids[1]).await.unwrap_err().is_in_doubt());
+    lose_the_answer_of_the_script();
+    assert!(
+        look.cancel_many(&ids[2..4])
+            .await
+            .unwrap_err()
+            .is_in_doubt()
+    );
+    assert_eq!(look.counts().await?.unfinished(), 0);
+    // Of one that runs there is no doubt.
+    let (running, ends) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (started, may_end) = (running.clone(), ends.clone());
+    let worker = queue
+        .worker(move |_: Task, _: JobContext| {
+            let (started, may_end) = (started.clone(), may_end.clone());
+            async move {
+                started.add_permits(1);
+                let _ = may_end.acquire().await;
+                Verdict::Done
+            }
+        })
+        .start()
+        .await?;
+    let id = queue.enqueue(&task(9)).await?.id().unwrap();
+    let _ = running.acquire().await?;
+    lose_the_answer_of_the_script();
+    assert_eq!(queue.cancel(id).await?, Cancelled::Told);
+    ends.add_permits(1);
     worker.shutdown(LONG).await?;
     Ok(())
 }

@@ -125,7 +125,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Those of the store. [In doubt](crate::Error::is_in_doubt) if the reply was lost and the job is gone.
     ///
     /// # Cancel safety
     ///
@@ -150,8 +150,23 @@ impl Queue {
         Ok(ended.first().copied().unwrap_or(0))
     }
 
-    /// Runs `cancel.lua` for several jobs, in two round trips.
+    /// Runs `cancel.lua` for several jobs, in two round trips. Where a reply was lost, it asks again: a job that is still
+    /// there tells what becomes of it. One that is gone by then may have been ended by the first request or by anything else,
+    /// and that is in doubt.
     pub(super) async fn end_many_by_hand(&self, ids: &[JobId], how: &str) -> Result<Vec<u8>> {
+        let ends = self.store().ends();
+        let lost = match self.ask_to_end(ids, how).await {
+            Err(error) if error.is_in_doubt() => error,
+            answered => return answered,
+        };
+        let again = self.ask_to_end(ids, how);
+        match tokio::time::timeout_at(ends, again).await {
+            Ok(Ok(ended)) if !ended.contains(&0) => Ok(ended),
+            _ => Err(lost),
+        }
+    }
+
+    async fn ask_to_end(&self, ids: &[JobId], how: &str) -> Result<Vec<u8>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -173,8 +188,7 @@ impl Queue {
                 self.call(&CANCEL, &[&parked::part(&record.name)])
                     .arg(&id.0[..])
                     .arg(id.to_string())
-                    .arg(how)
-                    .idempotent(),
+                    .arg(how),
             );
         }
         for (at, result) in asked.into_iter().zip(batch.run(self.store()).await?) {

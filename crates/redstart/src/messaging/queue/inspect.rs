@@ -432,7 +432,7 @@ impl QueueInspector {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Those of the store. [In doubt](crate::Error::is_in_doubt) if the reply was lost and the job is gone.
     pub async fn delete(&self, id: JobId) -> Result<bool> {
         Ok(self.queue.end_by_hand(id, "delete").await? == 1)
     }
