@@ -299,7 +299,8 @@ impl Workload for Holding {
     }
 
     fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
-        let name = format!("works{}", client.index);
+        // Another one each time: what arrived too late has the one before.
+        let name = format!("works{}-{}", client.index, client.world.now().as_micros());
         let lock = self.lock(client, store, &name);
         Box::pin(async move {
             let failed = |error: redstart::Error| error.to_string();
