@@ -118,7 +118,8 @@ impl View {
     /// How many are in line before the caller: surely, or perhaps. All of them, if it has no place.
     fn ahead(&self, asked: &Asked<'_>, surely: bool) -> usize {
         let own = |held: &&Held| held.token == asked.token;
-        let last = !surely && self.waiters.iter().find(own).is_some_and(|own| own.unsure);
+        let may_be_last = |own: &Held| own.unsure || !own.runs(asked.now);
+        let last = !surely && self.waiters.iter().find(own).is_some_and(may_be_last);
         let others = self.waiters.iter();
         let ahead = others.take_while(|held| last || !own(held));
         let ahead = ahead.filter(|held| !own(held));
