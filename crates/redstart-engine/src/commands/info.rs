@@ -321,9 +321,11 @@ fn persistence(state: &State, page: &mut Page) {
     ]);
     page.line("current_fork_perc", "0.00");
     page.zeros(&["current_save_keys_processed", "current_save_keys_total"]);
+    // First: a file that is finished while the page is written counts as under way, with the figures from before or after it.
+    let saving = state.saves.is_running();
     let unsaved = state.saves.unsaved(state.dirty);
     page.line("rdb_changes_since_last_save", unsaved);
-    page.line("rdb_bgsave_in_progress", u8::from(state.saves.is_running()));
+    page.line("rdb_bgsave_in_progress", u8::from(saving));
     page.line("rdb_last_save_time", state.saves.last());
     page.line("rdb_last_bgsave_status", status(!state.saves.has_failed()));
     page.line("rdb_last_bgsave_time_sec", -1);

@@ -57,7 +57,7 @@ impl Saves {
 
     /// Whether BGSAVE is at work.
     pub(crate) fn is_running(&self) -> bool {
-        self.outcome.running.load(Ordering::Relaxed)
+        self.outcome.running.load(Ordering::Acquire)
     }
 
     /// Whether the last file could not be written.
@@ -96,7 +96,8 @@ impl Outcome {
             }
             Err(error) => tracing::error!(%error, "the snapshot was not written"),
         }
-        self.running.store(false, Ordering::Relaxed);
+        // Any reader that sees the end also sees the result.
+        self.running.store(false, Ordering::Release);
     }
 }
 
