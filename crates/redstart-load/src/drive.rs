@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     KeyChoice, Length, Pace, Settings,
-    workload::{Op, Workload},
+    workload::{AnyWorkload, Op},
 };
 
 /// The longest latency that is recorded exactly, in nanoseconds: an hour.
@@ -200,7 +200,7 @@ pub(crate) struct Driven {
 }
 
 struct Shared {
-    workload: Arc<dyn Workload>,
+    workload: Arc<dyn AnyWorkload>,
     settings: Settings,
     writes: f64,
     live: Arc<Live>,
@@ -214,7 +214,7 @@ struct Shared {
 
 /// Applies the load until its end.
 pub(crate) async fn drive(
-    workload: Arc<dyn Workload>,
+    workload: Arc<dyn AnyWorkload>,
     settings: &Settings,
     writes: f64,
     base: u64,

@@ -11,7 +11,7 @@ use crate::{
     footprint::{self, Footprint},
     report::{CommandCost, Hottest, LargestKey, Report, interval},
     server::{Figures, Idle, Servers},
-    workload::{Bed, Op, Workload},
+    workload::{AnyWorkload, Bed, Op},
 };
 
 /// Operations of one client before the load, which warm up connections and scripts and tell the round trips.
@@ -91,7 +91,7 @@ async fn measure(
     live: &Arc<Live>,
 ) -> Result<Report> {
     let writes = settings.writes.unwrap_or(pattern.default_writes());
-    let workload: Arc<dyn Workload> = Arc::from(pattern.open(bed).await?);
+    let workload: Arc<dyn AnyWorkload> = Arc::from(pattern.open(bed).await?);
     let trips = calibrate(servers, &*workload, bed, writes).await;
     let memory = servers.memory().await.unwrap_or(0);
     let guard = watch_memory(servers.clone(), live.clone(), memory, settings.max_memory);
@@ -140,7 +140,7 @@ async fn watch_idle(servers: &Servers, time: Duration) -> Idle {
 /// keys that the first ones have used: in use, a cache has its entries and a lock its fence.
 async fn calibrate(
     servers: &Servers,
-    workload: &dyn Workload,
+    workload: &dyn AnyWorkload,
     bed: &Bed,
     writes: f64,
 ) -> Option<f64> {
@@ -312,7 +312,7 @@ fn limit(
 
 type Checked = std::result::Result<redstart::Result<()>, tokio::time::error::Elapsed>;
 
-fn verdict(report: &mut Report, workload: &dyn Workload, checked: Checked) {
+fn verdict(report: &mut Report, workload: &dyn AnyWorkload, checked: Checked) {
     let claims = workload.claims();
     report.violations = claims.broken();
     report.broken = claims.first().or_else(|| match checked {
@@ -333,7 +333,7 @@ fn verdict(report: &mut Report, workload: &dyn Workload, checked: Checked) {
     report.held = report.broken.is_none() && report.unchecked.is_none();
 }
 
-fn size(report: &mut Report, workload: &dyn Workload, bed: &Bed, print: &Footprint) {
+fn size(report: &mut Report, workload: &dyn AnyWorkload, bed: &Bed, print: &Footprint) {
     report.entities = workload.entities();
     report.keys_used = print.keys;
     report.slots_used = print.slots;

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use redstart::{Result, Store};
 
@@ -77,14 +76,13 @@ impl Op {
 }
 
 /// A pattern under load.
-#[async_trait]
 pub(crate) trait Workload: Send + Sync {
     /// One operation.
-    async fn operate(&self, op: Op) -> Result<()>;
+    fn operate(&self, op: Op) -> impl Future<Output = Result<()>> + Send;
 
     /// Ends what runs beside the clients, and compares the store with the model.
-    async fn finish(&self) -> Result<()> {
-        Ok(())
+    fn finish(&self) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
     }
 
     /// What was found to be broken.
@@ -101,6 +99,45 @@ pub(crate) trait Workload: Send + Sync {
     /// A figure that explains what the load did, such as "812 loads for 40,000 reads".
     fn figure(&self) -> Option<String> {
         None
+    }
+}
+
+type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+/// A [`Workload`] of any type. Its futures are boxed here and not by `async_trait`, whose bounds on every method make the
+/// compiler prove again and again that all of the store may be sent to another thread.
+pub(crate) trait AnyWorkload: Send + Sync {
+    fn operate(&self, op: Op) -> Running<'_>;
+    fn finish(&self) -> Running<'_>;
+    fn claims(&self) -> &Claims;
+    fn entities(&self) -> u64;
+    fn uses_store(&self) -> bool;
+    fn figure(&self) -> Option<String>;
+}
+
+impl<W: Workload> AnyWorkload for W {
+    fn operate(&self, op: Op) -> Running<'_> {
+        Box::pin(Workload::operate(self, op))
+    }
+
+    fn finish(&self) -> Running<'_> {
+        Box::pin(Workload::finish(self))
+    }
+
+    fn claims(&self) -> &Claims {
+        Workload::claims(self)
+    }
+
+    fn entities(&self) -> u64 {
+        Workload::entities(self)
+    }
+
+    fn uses_store(&self) -> bool {
+        Workload::uses_store(self)
+    }
+
+    fn figure(&self) -> Option<String> {
+        Workload::figure(self)
     }
 }
 
@@ -180,7 +217,7 @@ impl Tally {
     }
 }
 
-type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Workload>>> + Send + 'a>>;
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn AnyWorkload>>> + Send + 'a>>;
 
 /// A pattern that can be put under load.
 pub struct Pattern {
@@ -225,7 +262,7 @@ impl Pattern {
         self.writes
     }
 
-    pub(crate) async fn open(&self, bed: &Bed) -> Result<Box<dyn Workload>> {
+    pub(crate) async fn open(&self, bed: &Bed) -> Result<Box<dyn AnyWorkload>> {
         (self.open)(bed).await
     }
 }
@@ -240,7 +277,7 @@ macro_rules! patterns {
             entity: $entity,
             writes: $writes,
             open: |bed| Box::pin(async move {
-                Ok(Box::new($open(bed).await?) as Box<dyn super::Workload>)
+                Ok(Box::new($open(bed).await?) as Box<dyn super::AnyWorkload>)
             }),
         }),*];
     };

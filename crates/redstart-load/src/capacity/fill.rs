@@ -126,35 +126,42 @@ macro_rules! filling {
     ($kind:literal, $entity:literal, $parameter:expr, $values:expr, $count:expr,
      |$store:ident, $namespace:ident, $value:ident| $open:expr, |$one:ident, $n:ident| $put:expr,
      |$made:ident, $all:ident| $end:expr) => {
-        Filling {
-            kind: $kind,
-            entity: $entity,
-            parameter: $parameter,
-            values: $values,
-            count: $count,
-            open: |$store, $namespace, $value| {
-                Box::pin(async move {
-                    let _ = $value;
-                    let made = Arc::new($open);
-                    let ended = made.clone();
-                    Ok(Fill {
-                        put: Arc::new(move |$n: u64| {
-                            let $one = made.clone();
-                            Box::pin(async move {
-                                $put;
-                                Ok(())
+        {
+            // A function of its own: the compiler looks at a function with all of its closures at once, and takes many
+            // times as long for one that has those of all kinds.
+            fn filling() -> Filling {
+                Filling {
+                    kind: $kind,
+                    entity: $entity,
+                    parameter: $parameter,
+                    values: $values,
+                    count: $count,
+                    open: |$store, $namespace, $value| {
+                        Box::pin(async move {
+                            let _ = $value;
+                            let made = Arc::new($open);
+                            let ended = made.clone();
+                            Ok(Fill {
+                                put: Arc::new(move |$n: u64| {
+                                    let $one = made.clone();
+                                    Box::pin(async move {
+                                        $put;
+                                        Ok(())
+                                    })
+                                }),
+                                end: Arc::new(move |$all: u64| {
+                                    let $made = ended.clone();
+                                    Box::pin(async move {
+                                        $end;
+                                        Ok(())
+                                    })
+                                }),
                             })
-                        }),
-                        end: Arc::new(move |$all: u64| {
-                            let $made = ended.clone();
-                            Box::pin(async move {
-                                $end;
-                                Ok(())
-                            })
-                        }),
-                    })
-                })
-            },
+                        })
+                    },
+                }
+            }
+            filling()
         }
     };
 }

@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use redstart::{
     Error, Result,
@@ -77,7 +76,6 @@ impl Aside {
     }
 }
 
-#[async_trait]
 impl Workload for Aside {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.source.len());
@@ -126,7 +124,6 @@ impl Stampede {
     }
 }
 
-#[async_trait]
 impl Workload for Stampede {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.source.len());
@@ -217,7 +214,6 @@ impl Early {
     }
 }
 
-#[async_trait]
 impl Workload for Early {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.source.len());
@@ -283,7 +279,6 @@ impl Negative {
     }
 }
 
-#[async_trait]
 impl Workload for Negative {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.asked.len());
@@ -347,7 +342,6 @@ impl Tagged {
     }
 }
 
-#[async_trait]
 impl Workload for Tagged {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.rows);
@@ -404,7 +398,6 @@ impl TwoLevels {
     }
 }
 
-#[async_trait]
 impl Workload for TwoLevels {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.source.len());
@@ -475,7 +468,6 @@ impl Through {
     }
 }
 
-#[async_trait]
 impl Workload for Through {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.source.len());
@@ -612,7 +604,6 @@ impl Behind {
     }
 }
 
-#[async_trait]
 impl Workload for Behind {
     async fn operate(&self, op: Op) -> Result<()> {
         let row = op.index(self.rows.len());
@@ -723,7 +714,6 @@ impl Sorted {
     }
 }
 
-#[async_trait]
 impl Workload for Sorted {
     async fn operate(&self, op: Op) -> Result<()> {
         if op.write {

@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use jiff::civil::Date;
 use redstart::{
     Result,
@@ -53,7 +52,6 @@ impl Clicks {
     }
 }
 
-#[async_trait]
 impl Workload for Clicks {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.added.len());
@@ -159,7 +157,6 @@ impl Visitors {
     }
 }
 
-#[async_trait]
 impl Workload for Visitors {
     async fn operate(&self, op: Op) -> Result<()> {
         let page = op.index(self.seen.len());
@@ -228,7 +225,6 @@ impl Visits {
     }
 }
 
-#[async_trait]
 impl Workload for Visits {
     async fn operate(&self, op: Op) -> Result<()> {
         let user = op.index(self.marked.len());
@@ -304,7 +300,6 @@ impl Active {
     }
 }
 
-#[async_trait]
 impl Workload for Active {
     async fn operate(&self, op: Op) -> Result<()> {
         let user = op.key % self.users;
@@ -364,7 +359,6 @@ impl Records {
     }
 }
 
-#[async_trait]
 impl Workload for Records {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.floors.len());

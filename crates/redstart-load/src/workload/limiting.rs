@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use redstart::{
     Result, Store,
@@ -157,7 +156,6 @@ impl Limited {
     }
 }
 
-#[async_trait]
 impl Workload for Limited {
     async fn operate(&self, op: Op) -> Result<()> {
         let subject = op.index(self.calls.len());

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use redstart::{
     Result, Store,
     locking::{
@@ -240,7 +239,6 @@ impl Held {
     }
 }
 
-#[async_trait]
 impl Workload for Held {
     async fn operate(&self, op: Op) -> Result<()> {
         if !self
@@ -309,7 +307,6 @@ impl Fenced {
     }
 }
 
-#[async_trait]
 impl Workload for Fenced {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.tokens.len());
@@ -408,7 +405,6 @@ impl Shared {
 /// A writer counts as this many readers.
 const WRITER: i64 = 1 << 32;
 
-#[async_trait]
 impl Workload for Shared {
     async fn operate(&self, op: Op) -> Result<()> {
         let turn = self.turn(op.index(self.locks.len()), op.write).await;
@@ -464,7 +460,6 @@ impl Permits {
     }
 }
 
-#[async_trait]
 impl Workload for Permits {
     async fn operate(&self, op: Op) -> Result<()> {
         let (semaphore, room) = &self.semaphores[op.index(self.semaphores.len())];

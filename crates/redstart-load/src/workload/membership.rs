@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use redstart::{
     Result,
@@ -47,7 +46,6 @@ impl Filter {
     }
 }
 
-#[async_trait]
 impl Workload for Filter {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.added.len());
@@ -123,7 +121,6 @@ impl Map {
     }
 }
 
-#[async_trait]
 impl Workload for Map {
     async fn operate(&self, op: Op) -> Result<()> {
         let own = self.members.len() / self.clients;
@@ -213,7 +210,6 @@ impl Friends {
     }
 }
 
-#[async_trait]
 impl Workload for Friends {
     async fn operate(&self, op: Op) -> Result<()> {
         let own = self.accounts / self.clients;

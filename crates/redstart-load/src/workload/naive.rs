@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use redstart::{
     Result, Store,
     key::{Entity, Keys},
@@ -75,7 +74,6 @@ impl Counted {
     }
 }
 
-#[async_trait]
 impl Workload for Counted {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.subjects.len());
@@ -131,7 +129,6 @@ impl Unowned {
     }
 }
 
-#[async_trait]
 impl Workload for Unowned {
     async fn operate(&self, op: Op) -> Result<()> {
         let (lock, inside) = &self.locks[op.index(self.locks.len())];
@@ -192,7 +189,6 @@ impl Unleased {
     }
 }
 
-#[async_trait]
 impl Workload for Unleased {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.rows.len());
@@ -269,7 +265,6 @@ impl Whole {
     }
 }
 
-#[async_trait]
 impl Workload for Whole {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.sessions.len());
@@ -330,7 +325,6 @@ impl Strings {
     }
 }
 
-#[async_trait]
 impl Workload for Strings {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.members.len());
@@ -399,7 +393,6 @@ impl Sets {
     }
 }
 
-#[async_trait]
 impl Workload for Sets {
     async fn operate(&self, op: Op) -> Result<()> {
         let page = &self.pages[op.index(self.pages.len())];

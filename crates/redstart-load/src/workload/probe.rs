@@ -1,6 +1,5 @@
 //! One GET: what the store itself can do, beside which the patterns are read.
 
-use async_trait::async_trait;
 use redstart::{Result, key::Keys, redis};
 
 use super::{Bed, Claims, Op, Workload};
@@ -38,7 +37,6 @@ impl Get {
     }
 }
 
-#[async_trait]
 impl Workload for Get {
     async fn operate(&self, op: Op) -> Result<()> {
         let request = &self.requests[op.index(self.requests.len())];

@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 use redstart::{
@@ -96,7 +95,6 @@ impl Board {
     }
 }
 
-#[async_trait]
 impl Workload for Board {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.scores.len());
@@ -190,7 +188,6 @@ impl Choice {
     }
 }
 
-#[async_trait]
 impl Workload for Choice {
     async fn operate(&self, op: Op) -> Result<()> {
         if op.write {

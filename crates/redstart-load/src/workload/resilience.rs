@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use redstart::{
     Result, Store,
     commerce::{Request, Reserve, Stock, Transition},
@@ -47,7 +46,6 @@ impl Circuits {
     }
 }
 
-#[async_trait]
 impl Workload for Circuits {
     async fn operate(&self, op: Op) -> Result<()> {
         let breaker = &self.breakers[op.index(self.breakers.len())];
@@ -147,7 +145,6 @@ impl Sale {
     }
 }
 
-#[async_trait]
 impl Workload for Sale {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.items.len());

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use redstart::{
     Result,
@@ -56,7 +55,6 @@ impl Logins {
     }
 }
 
-#[async_trait]
 impl Workload for Logins {
     async fn operate(&self, op: Op) -> Result<()> {
         let session = op.index(self.tokens.len());
@@ -139,7 +137,6 @@ impl Trails {
     }
 }
 
-#[async_trait]
 impl Workload for Trails {
     async fn operate(&self, op: Op) -> Result<()> {
         let index = op.index(self.each);

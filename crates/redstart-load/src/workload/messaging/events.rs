@@ -5,7 +5,6 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use async_trait::async_trait;
 use redstart::{
     Result,
     messaging::{EventStream, StartAt},
@@ -64,7 +63,6 @@ impl Events {
     }
 }
 
-#[async_trait]
 impl Workload for Events {
     async fn operate(&self, op: Op) -> Result<()> {
         let appended = self.stream.append(&op.number).await;

@@ -5,7 +5,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use redstart::{
     Result,
     messaging::{PriorityQueue, ReliableList},
@@ -39,7 +38,6 @@ impl Priorities {
     }
 }
 
-#[async_trait]
 impl Workload for Priorities {
     async fn operate(&self, op: Op) -> Result<()> {
         if op.write {
@@ -132,7 +130,6 @@ impl List {
     }
 }
 
-#[async_trait]
 impl Workload for List {
     async fn operate(&self, op: Op) -> Result<()> {
         let pushed = self.list.push(op.number.to_string()).await;

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use redstart::{
     Result,
@@ -65,7 +64,6 @@ impl Jobs {
     }
 }
 
-#[async_trait]
 impl Workload for Jobs {
     async fn operate(&self, op: Op) -> Result<()> {
         let task = Task {
@@ -133,7 +131,6 @@ impl DeadJobs {
     }
 }
 
-#[async_trait]
 impl Workload for DeadJobs {
     async fn operate(&self, op: Op) -> Result<()> {
         let task = Task {
@@ -224,7 +221,6 @@ impl DelayedJobs {
     }
 }
 
-#[async_trait]
 impl Workload for DelayedJobs {
     async fn operate(&self, op: Op) -> Result<()> {
         let delay = Duration::from_millis(op.random % 200);

@@ -5,7 +5,6 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use async_trait::async_trait;
 use redstart::{Result, messaging::NotifySet};
 
 use super::{Beside, LOOK};
@@ -47,7 +46,6 @@ impl Notices {
     }
 }
 
-#[async_trait]
 impl Workload for Notices {
     async fn operate(&self, op: Op) -> Result<()> {
         let member = format!("e{}", op.index(self.members));

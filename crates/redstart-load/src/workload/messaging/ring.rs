@@ -5,7 +5,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use redstart::{Result, messaging::Ring};
 
@@ -37,7 +36,6 @@ impl Laps {
     }
 }
 
-#[async_trait]
 impl Workload for Laps {
     async fn operate(&self, _: Op) -> Result<()> {
         let visit = self.ring.next().await;

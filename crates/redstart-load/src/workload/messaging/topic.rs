@@ -5,7 +5,6 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use async_trait::async_trait;
 use redstart::{
     Result,
     messaging::{Heard, Topic},
@@ -89,7 +88,6 @@ impl Ear {
     }
 }
 
-#[async_trait]
 impl Workload for Goals {
     async fn operate(&self, op: Op) -> Result<()> {
         // A client has one operation at a time, so its numbers are in order.
