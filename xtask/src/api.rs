@@ -3,11 +3,14 @@
 //! `docs/api/<crate>.txt` lists every public item, one per line. The check fails when the code and the list differ;
 //! `cargo xtask api --bless` writes the list again.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::step::{Workspace, cargo, root, status};
+use crate::test;
 
 /// The crates whose API is a promise, in the order in which they are published.
 pub(crate) const PUBLISHED: [&str; 3] = ["redstart-engine", "redstart", "redstart-tower"];
@@ -20,6 +23,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    describe()?;
     for name in PUBLISHED {
         let listed = list(name)?;
         let path = snapshot(name);
@@ -38,14 +42,36 @@ fn snapshot(name: &str) -> PathBuf {
     root().join("docs/api").join(format!("{name}.txt"))
 }
 
-/// Every public item of a crate with all of its features, one per line.
-fn list(name: &str) -> Result<String> {
-    let mut command = cargo(&["rustdoc", "--quiet", "--lib", "--all-features", "-p", name]);
+/// Writes what rustdoc knows of each crate with all of its features, as JSON. It is asked about the whole workspace, as in
+/// the step before, so that no dependency is built again with a smaller choice of features.
+fn describe() -> Result<()> {
+    let mut command = cargo(&["doc", "--quiet", "--no-deps", "--lib", "--all-features"]);
     command
-        .args(["--", "-Z", "unstable-options", "--output-format", "json"])
-        // The JSON output of rustdoc is unstable; the version of `public-api` is the one for this toolchain.
-        .env("RUSTC_BOOTSTRAP", "1");
-    status(&mut command)?;
+        .args(test::PACKAGES)
+        .env("RUSTDOC", unstable_rustdoc()?)
+        .env("RUSTDOCFLAGS", "-Z unstable-options --output-format json");
+    status(&mut command)
+}
+
+/// A rustdoc that may write JSON, which is unstable; the version of `public-api` is the one for this toolchain. The variable
+/// is set for rustdoc alone: build scripts look at it, and would make cargo build most dependencies again.
+fn unstable_rustdoc() -> Result<PathBuf> {
+    let output = Command::new("rustc")
+        .args(["--print", "sysroot"])
+        .output()?;
+    let sysroot = String::from_utf8(output.stdout)?;
+    let path = Workspace::read()?.target.join("unstable-rustdoc");
+    let script = format!(
+        "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec '{}/bin/rustdoc' \"$@\"\n",
+        sysroot.trim()
+    );
+    std::fs::write(&path, script)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+/// Every public item of a crate, one per line.
+fn list(name: &str) -> Result<String> {
     let json = Workspace::read()?
         .target
         .join("doc")

@@ -45,15 +45,16 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             let mut command = cargo(&["clippy", "--all-targets", "-p", "redstart-bench"]);
             status(command.args(["--", "-D", "warnings"]))
         });
+        let features = feature::Beside::start();
         steps.run("docs", || {
             // Libraries only: the program `redstart` and the library share a name.
-            let mut command = cargo(&["doc", "--no-deps", "--lib"]);
+            let mut command = cargo(&["doc", "--no-deps", "--lib", "--all-features"]);
             status(command.args(PACKAGES).env("RUSTDOCFLAGS", "-D warnings"))
         });
         steps.run("public api", || {
             api::run(&api::Options::default()).map(|_| ())
         });
-        steps.run("features", || feature::run().map(|_| ()));
+        steps.run("features", || features.wait());
     }
     let nextest = has_nextest();
     let built = steps.run("build", || {
