@@ -220,22 +220,19 @@ matrix! {
                 }).await.unwrap();
                 cache.stats().l1_hits - before
             };
-            // If the feed is lost meanwhile, the whole level is emptied; then it is done again.
-            let mut whole = false;
+            // If the feed is lost meanwhile the whole level is emptied, and the server's messages about the fills may still
+            // be on their way; then it is done again.
+            let (mut whole, mut hits) = (false, 500);
             for _ in 0..10 {
                 assert!(eventually(LONG, async || near().await == 500).await, "{part}");
                 let flushes = cache.stats().l1_flushes;
                 writer.invalidate_tag("tag:7").await?;
                 // The message has arrived when the entry is gone.
-                let mut hits = 500;
                 assert!(eventually(LONG, async || { hits = near().await; hits < 500 }).await, "{part}");
-                whole = cache.stats().l1_flushes == flushes;
-                if whole {
-                    assert!(hits >= 490, "{part}: only {hits} of 500 entries stayed");
-                    break;
-                }
+                whole = cache.stats().l1_flushes == flushes && hits >= 490;
+                if whole { break; }
             }
-            assert!(whole, "{part}: the feed was lost each time");
+            assert!(whole, "{part}: at last {hits} of 500 entries stayed");
         }
         Ok(())
     }
