@@ -343,7 +343,7 @@ impl Group {
     pub(crate) fn is(&self, role: Role) -> bool {
         let token = |fact: &KeyFact| matches!(fact.shape, Shape::Token | Shape::PythonLock);
         has_role(&self.pattern, role)
-            // Whoever was locked out is `locked` too.
+            // A client that was refused is `locked` too.
             || (role == Role::Lock
                 && says_locked(&self.pattern)
                 && self.facts.iter().any(token))
@@ -444,7 +444,7 @@ const RACES: u64 = 3;
 impl Sequence {
     pub(crate) fn is(&self, role: Role) -> bool {
         has_role(&self.pattern, role)
-            // Whoever was locked out is `locked` too.
+            // A client that was refused is `locked` too.
             || (role == Role::Lock && says_locked(&self.pattern) && self.ops.takes > 0)
     }
 

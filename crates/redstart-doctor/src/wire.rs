@@ -323,7 +323,7 @@ impl Wire {
         result
     }
 
-    /// Keeps what the user may not use. Whoever asked may do without an answer, and the report has to say so.
+    /// Keeps what the user may not use. The caller may do without an answer, and the report has to say so.
     fn note_refusal(&mut self, words: &Words, answer: &Answer) {
         let Err(Trouble::Refused(why)) = answer else {
             return;

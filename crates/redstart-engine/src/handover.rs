@@ -294,7 +294,7 @@ pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
     if state.config.append_only || state.config.dir.is_some() {
         let dir = state.config.dir();
         write(&dir, MOVED, &place)?;
-        // It is not back any more. Whoever asks is told where it is all the same.
+        // It does not come back. Callers are told where it is anyway.
         if let Err(error) = remove(&dir, RETURNED) {
             tracing::warn!(%error, "the data folder still says from where the data was back");
         }

@@ -20,7 +20,7 @@ const MAX_LINE: usize = 64 * 1024;
 /// From this size on an argument gets memory of its own, so that a value that is kept does not
 /// keep the whole buffer with it.
 const OWN: usize = 512;
-/// Room for so many arguments is kept from batch to batch.
+/// Capacity for this many arguments is kept from batch to batch.
 const KEPT: usize = 4096;
 /// What a client may send before it is authenticated.
 const GUEST_ARGS: i64 = 10;
@@ -349,7 +349,7 @@ impl Commands {
         })
     }
 
-    /// So many more of them were run.
+    /// This many more of them were run.
     pub(crate) fn ran(&mut self, count: usize) {
         self.next += count;
         if self.next == self.ends.len() {
@@ -496,12 +496,12 @@ pub(crate) fn encode_int_bulk(value: i64, out: &mut Vec<u8>) {
     put_bulk(out, b'$', itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Begins an array of so many items.
+/// Begins an array of this many items.
 pub(crate) fn encode_array(len: usize, out: &mut Vec<u8>) {
     put_len(out, b'*', len);
 }
 
-/// Begins a map of so many pairs.
+/// Begins a map of this many pairs.
 pub(crate) fn encode_map(pairs: usize, protocol: Protocol, out: &mut Vec<u8>) {
     match protocol {
         Protocol::Resp3 => put_len(out, b'%', pairs),
@@ -509,7 +509,7 @@ pub(crate) fn encode_map(pairs: usize, protocol: Protocol, out: &mut Vec<u8>) {
     }
 }
 
-/// Begins a set of so many members.
+/// Begins a set of this many members.
 pub(crate) fn encode_set(len: usize, protocol: Protocol, out: &mut Vec<u8>) {
     match protocol {
         Protocol::Resp3 => put_len(out, b'~', len),

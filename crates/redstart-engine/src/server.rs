@@ -635,7 +635,7 @@ enum Flow {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn run(mut self, stop: Stop) {
-        // Told once for the whole connection: a request is too short for enlisting anew with each.
+        // Registered once per connection: a request is too short to register again for each.
         let mut stopped = std::pin::pin!(stop.cancelled());
         let mut enlisted = None;
         loop {

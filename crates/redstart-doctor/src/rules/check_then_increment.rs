@@ -39,7 +39,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             || pattern::words(&seen.pattern)
                 .iter()
                 .any(|word| word == "rate");
-        // Where a connection is shared, a read and an increment may belong to two requests; but whoever reads a limit checks it.
+        // Where a connection is shared, a read and an increment may belong to two requests; but a client that reads a limit checks it.
         let sure = |races: u64, confidence: f64| {
             let increments = if limits { 0 } else { ops.increments };
             let pairs = ops.get_incr + ops.overlaps;

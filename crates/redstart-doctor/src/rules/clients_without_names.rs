@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     timeline: &[
         "a client sends KEYS *",
         "CLIENT LIST: 400 connections from one gateway, all nameless",
-        "nobody knows whom to ask",
+        "nobody can tell which service a client belongs to",
     ],
     effect: "an incident takes longer, because nobody can tell which program a connection belongs to",
     fix: "CLIENT SETNAME service-instance, or the name option of your client library",

@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Sampled,
     severity: Severity::High,
-    about: "A lock whose value is a constant cannot be released safely: whoever deletes it cannot tell whether it is still its own. The rule looks for locks with markers such as 1, true or locked, and for several connections that take a key with the same value.",
+    about: "A lock whose value is a constant cannot be released safely: a client that deletes it cannot tell whether the lock is still its own. The rule looks for locks with markers such as 1, true or locked, and for several connections that take a key with the same value.",
     timeline: &[
         "A: SET lock 1 NX PX 10000",
         "A pauses for 12 s; its lock expires",

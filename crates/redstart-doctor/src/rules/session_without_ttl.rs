@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Sampled,
     severity: Severity::High,
-    about: "A session that never expires can be used for ever by whoever has its id, and is never removed. The rule looks at the share of session keys without TTL.",
+    about: "A session that never expires can be used for ever by anybody who has its id, and is never removed. The rule looks at the share of session keys without TTL.",
     timeline: &[
         "ann logs in; SET sess:… without EX",
         "ann closes the browser",

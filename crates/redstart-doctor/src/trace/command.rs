@@ -206,7 +206,7 @@ fn trims(words: &[Vec<u8>]) -> bool {
         .any(|word| word.eq_ignore_ascii_case(b"MAXLEN") || word.eq_ignore_ascii_case(b"MINID"))
 }
 
-/// Who reads so many keys at once compares them.
+/// A client that reads this many keys at once compares them.
 const MANY: usize = 10;
 /// Keys of one command that others are compared with.
 const FEW: usize = 32;

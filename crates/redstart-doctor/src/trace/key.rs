@@ -669,7 +669,7 @@ impl KeyTrace {
         self.gone(who, when);
     }
 
-    /// It does not exist any more. Whoever had taken it has lost it, and was meant to.
+    /// It does not exist any more. Its holder has lost it, as intended.
     fn gone(&mut self, who: Who, when: When) {
         self.holder = None;
         self.taken = None;

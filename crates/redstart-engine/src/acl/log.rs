@@ -39,7 +39,7 @@ pub(crate) struct Entry {
 
 /// Refusals that are alike are counted together within this many microseconds.
 const GROUP: i64 = 60_000_000;
-/// As in Redis, only so many of the newest are looked at for one that is alike.
+/// As in Redis, only the newest entries, up to this number, are compared with a new one.
 const LOOKED_AT: usize = 10;
 
 /// The entries, the newest first.

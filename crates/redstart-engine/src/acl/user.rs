@@ -94,7 +94,7 @@ impl User {
     pub(crate) fn apply(&mut self, rule: &[u8], all_channels: bool) -> Result<(), RuleError> {
         let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
         if is("") {
-            // As in Redis, an empty rule is none.
+            // As in Redis, an empty rule is ignored.
         } else if is("on") {
             self.enabled = true;
         } else if is("off") {

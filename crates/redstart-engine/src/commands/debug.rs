@@ -166,7 +166,7 @@ fn shown(digest: Digest) -> Reply {
 
 /// Holds up everybody, as the server does.
 fn sleep(seconds: &[u8]) -> CommandResult {
-    // What is not a number is none, as with C's `strtod`.
+    // Text that is not a number counts as zero, as with C's `strtod`.
     let seconds = parse_double(seconds).unwrap_or(0.0);
     if let Ok(time) = Duration::try_from_secs_f64(seconds) {
         std::thread::sleep(time);

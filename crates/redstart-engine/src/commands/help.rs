@@ -37,7 +37,7 @@ static PAGES: &[(&str, &[Line])] = &[
             ),
             (
                 "PAUSE <timeout> [WRITE|ALL]",
-                "Holds back commands for so many milliseconds.",
+                "Holds back commands for this many milliseconds.",
             ),
             (
                 "REPLY (ON|OFF|SKIP)",

@@ -358,7 +358,7 @@ fn sintercard(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(count.into())
 }
 
-/// The keys and the limit (0 is none) of SINTERCARD and ZINTERCARD.
+/// The keys and the limit (0 for no limit) of SINTERCARD and ZINTERCARD.
 pub(crate) fn intercard_args(args: &[Bytes]) -> Result<(&[Bytes], usize), Stop> {
     let count = range_arg(
         &args[1],

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_false_length_takes_no_memory() {
         assert_eq!(decompress(b"\0a", usize::MAX), None);
-        // A length that so many bytes could have, of bytes that mean nothing.
+        // A length that this number of bytes could have, of bytes without a meaning.
         let rubbish = vec![0xFF; 24 << 20];
         let before = virtual_peak();
         assert_eq!(decompress(&rubbish, (rubbish.len() / 3) * MATCH), None);

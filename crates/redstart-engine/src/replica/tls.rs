@@ -50,7 +50,7 @@ fn config(tls: &MasterTls) -> io::Result<ClientConfig> {
     }
 }
 
-/// Whom to believe: the named authorities, else those of the system.
+/// The trusted authorities: the named ones, otherwise those of the system.
 fn roots(tls: &MasterTls) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let mut add = |path: &Path| -> io::Result<()> {

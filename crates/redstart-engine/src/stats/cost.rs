@@ -19,7 +19,7 @@ fn words(line: &str) -> Vec<Bytes> {
         .collect()
 }
 
-/// The time of so many whole commands.
+/// The time of this many whole commands.
 fn whole(session: &mut Session, args: &[Bytes], count: u64) -> Duration {
     let began = Instant::now();
     for _ in 0..count {

@@ -71,7 +71,10 @@ pub(super) fn add_routes(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/idempotency/{name}/{key}:begin", begin)
             .grants()
-            .doc(FAMILY, "Claim a key, or get the result of whoever had it")
+            .doc(
+                FAMILY,
+                "Claim a key, or get the result of the run that completed it",
+            )
             .param("name", "payments")
             .param("key", "7c1d")
             .body::<Begin>(json!({"fingerprint": "pay 500 to ann", "lease": 30}))

@@ -196,7 +196,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/locks/{name}:force-release", force)
             .by_hand("lock.force-release")
-            .doc(FAMILY, "End the lock of whoever holds it, or of one holder")
+            .doc(FAMILY, "Release a lock by force: of any holder, or of one")
             .param("name", "order:5001")
             .body::<ForceRelease>(json!({}))
             .reply::<ReleasedReply>(200, "Whether somebody held it")

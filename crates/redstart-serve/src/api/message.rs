@@ -79,7 +79,7 @@ struct Count {
 pub(super) fn add_routes(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/topics/{name}:publish", publish)
-            .doc(FAMILY, "Publish to whoever listens now")
+            .doc(FAMILY, "Publish to the current subscribers")
             .param("name", "prices")
             .body::<Publish>(json!({"message": {"lamp": 1999}}))
             .reply::<Published>(200, "Published"),

@@ -348,7 +348,7 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
             match (form.given("key"), form.given("tag")) {
                 (Some(key), None) => plan(
                     "Invalidate the key",
-                    format!("{key} of the cache {name} is loaded anew by whoever asks next."),
+                    format!("The next request for {key} of the cache {name} loads it again."),
                     1,
                     "/caches".into(),
                     Some((
@@ -360,7 +360,7 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 (None, Some(tag)) => plan(
                     "Invalidate the tag",
                     format!(
-                        "Everything with the tag {tag} in the cache {name} is loaded anew by whoever asks next."
+                        "Entries of the cache {name} with the tag {tag} are loaded again when they are next requested."
                     ),
                     1,
                     "/caches".into(),

@@ -307,7 +307,7 @@ pub(super) fn zintercard(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             visited += 1;
             let everywhere = |(other, _): &(Source<'_>, f64)| other.score(member).is_some();
             count += usize::from(others.iter().all(everywhere));
-            // A limit of 0 is none.
+            // 0 stands for no limit.
             count != algebra.limit || count == 0
         });
     }

@@ -1,4 +1,4 @@
-//! Consumer groups: what was delivered to whom and not acknowledged.
+//! Consumer groups: what was delivered to which consumer and is not acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
