@@ -73,6 +73,7 @@ pub(crate) async fn run(args: Args, spans: Spans) -> Result<(), Failure> {
     let named = config.files();
     let taken: Vec<State> = named.iter().map(|path| state(path)).chain(before).collect();
     let scheme = if config.has_tls() { "https" } else { "http" };
+    redstart_serve::record_metrics();
     let store = Store::connect(&args.url).await?;
     let service = Service::new(&store, config.clone())?;
     if args.check {

@@ -226,6 +226,29 @@ fn run_shown(serving: &Serving, url: &str, action: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_tell_of_the_connection_that_was_made_at_the_start() -> anyhow::Result<()> {
+    let server = redstart_testkit::Server::builder(redstart_testkit::Kind::Redis)
+        .start()
+        .await?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("redstart.toml");
+    std::fs::write(&file, "namespace = \"n\"")?;
+    let serving = Serving::start_on(&file, &server.url());
+    let wanted = [
+        "redstart_store_in_flight{node=",
+        "redstart_store_request_seconds_count{node=",
+    ];
+    // Of eight requests one is timed.
+    let told = redstart_testkit::eventually(PATIENCE, async || {
+        serving.get("/readyz", None);
+        let (_, metrics) = serving.get("/metrics", None);
+        wanted.iter().all(|line| metrics.contains(line))
+    });
+    anyhow::ensure!(told.await, "{}", serving.get("/metrics", None).1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_that_a_page_shows_does_what_its_button_does() -> anyhow::Result<()> {
     use redstart::{
         Store,

@@ -78,7 +78,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 impl App {
     pub(crate) fn new(store: &Store, config: Config) -> Result<Self, ConfigError> {
-        metric::recorder();
+        metric::record_metrics();
         let tls = config.tls.as_ref().map(tls::load).transpose()?;
         let mut routes = Routes::default();
         crate::api::add_routes(&mut routes);

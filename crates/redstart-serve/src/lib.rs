@@ -5,6 +5,7 @@
 //! use redstart::Store;
 //! use redstart_serve::{Config, Service};
 //!
+//! redstart_serve::record_metrics();
 //! let store = Store::connect("memory://").await?;
 //! let service = Service::new(&store, Config::default())?;
 //! let listener = service.bind("127.0.0.1:0".parse()?).await?;
@@ -71,6 +72,7 @@ mod watch;
 pub use auth::{Role, hash_token};
 pub use config::{Config, ConfigError, parse_quota};
 pub use demo::Demo;
+pub use metric::record_metrics;
 pub use trace::Spans;
 
 /// The service: the API, the dashboard and the metrics, on one store. Cheap to clone.

@@ -21,6 +21,13 @@ pub(crate) fn recorder() -> Option<&'static PrometheusHandle> {
     handle.as_ref()
 }
 
+/// Collects the metrics of this process from now on, for `/metrics`. To be called before a [`Store`](redstart::Store) connects:
+/// what a store measures of a connection that was made earlier is counted from its next reconnect on. [`Service::new`](crate::Service::new)
+/// calls it too. It does nothing if the program has a recorder of its own.
+pub fn record_metrics() {
+    recorder();
+}
+
 /// The text that Prometheus reads.
 pub(crate) fn render() -> String {
     if let Some(memory) = resident_bytes() {
