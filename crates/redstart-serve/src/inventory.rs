@@ -1,4 +1,4 @@
-//! What patterns are in use, by namespace: read from a sample of the keys.
+//! What patterns are in use, by namespace: read from the keys, a part at each look and all of them in time.
 
 use std::{
     collections::BTreeMap,
@@ -7,22 +7,25 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redstart::Store;
+use redstart::{Store, store::Walk};
 
 use crate::call::OWN_NAMESPACE;
 
-/// Keys that one look reads on each node at most.
-const SAMPLE: usize = 20_000;
+/// Keys that one look reads at most.
+const PART: usize = 20_000;
 /// How long a look is good for.
 const FRESH: Duration = Duration::from_secs(5);
+
+/// Namespace, pattern and name.
+type Name = (String, String, String);
 
 /// What was found.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    /// By namespace, pattern and name: how many keys of the sample belong to it.
-    pub(crate) found: BTreeMap<(String, String, String), u64>,
-    pub(crate) keys: usize,
-    /// Whether there may be more keys than were looked at.
+    /// By namespace, pattern and name: how many of the keys that were read belong to it.
+    pub(crate) found: BTreeMap<Name, u64>,
+    pub(crate) keys: u64,
+    /// Whether there may be more keys than were read so far.
     pub(crate) partial: bool,
     /// Keys that are not of this library's form.
     pub(crate) foreign: u64,
@@ -48,10 +51,75 @@ impl Inventory {
     }
 
     pub(crate) fn count(&self, namespace: &str, patterns: &[&str]) -> usize {
-        let of = |(ns, kind, _): &&(String, String, String)| {
-            ns == namespace && patterns.contains(&kind.as_str())
-        };
+        let of = |(ns, kind, _): &&Name| ns == namespace && patterns.contains(&kind.as_str());
         self.found.keys().filter(of).count()
+    }
+}
+
+/// A round over all keys: what was counted in it so far.
+#[derive(Debug, Default)]
+struct Round {
+    found: BTreeMap<Name, u64>,
+    keys: u64,
+    foreign: u64,
+}
+
+impl Round {
+    fn add(&mut self, key: &[u8]) {
+        self.keys += 1;
+        match std::str::from_utf8(key).ok().and_then(parse) {
+            Some((namespace, ..)) if namespace == OWN_NAMESPACE => {}
+            Some((namespace, pattern, name)) => {
+                let key = (namespace.to_owned(), pattern.to_owned(), name.to_owned());
+                *self.found.entry(key).or_default() += 1;
+            }
+            None => self.foreign += 1,
+        }
+    }
+}
+
+/// The rounds of a walk that reads a part of the keys at each look.
+#[derive(Debug, Default)]
+struct Rounds {
+    walk: Option<Walk>,
+    /// The last whole round.
+    last: Option<Round>,
+    this: Round,
+}
+
+impl Rounds {
+    async fn look(&mut self, store: &Store) -> redstart::Result<()> {
+        let walk = self.walk.get_or_insert_with(|| store.walk("*"));
+        let part = walk.next(PART).await?;
+        part.keys.iter().for_each(|key| self.this.add(key));
+        if part.is_last {
+            self.last = Some(std::mem::take(&mut self.this));
+        }
+        Ok(())
+    }
+
+    /// What the last whole round found, and what is new in this one. What is gone is told until the round after it has ended.
+    fn inventory(&self) -> Inventory {
+        let this = &self.this;
+        let Some(last) = &self.last else {
+            return Inventory {
+                found: this.found.clone(),
+                keys: this.keys,
+                partial: true,
+                foreign: this.foreign,
+            };
+        };
+        let mut found = last.found.clone();
+        for (name, count) in &this.found {
+            let known = found.entry(name.clone()).or_default();
+            *known = (*known).max(*count);
+        }
+        Inventory {
+            found,
+            keys: last.keys.max(this.keys),
+            partial: false,
+            foreign: last.foreign.max(this.foreign),
+        }
     }
 }
 
@@ -59,7 +127,7 @@ impl Inventory {
 #[derive(Default)]
 pub(crate) struct Looks {
     last: Mutex<Option<(Instant, Arc<Inventory>)>>,
-    looking: tokio::sync::Mutex<()>,
+    looking: tokio::sync::Mutex<Rounds>,
 }
 
 impl Looks {
@@ -68,27 +136,12 @@ impl Looks {
             return Ok(fresh);
         }
         // One look serves all that wait for it.
-        let _looking = self.looking.lock().await;
+        let mut rounds = self.looking.lock().await;
         if let Some(fresh) = self.fresh() {
             return Ok(fresh);
         }
-        let keys = store.sample("*", SAMPLE).await?;
-        let mut inventory = Inventory {
-            keys: keys.len(),
-            partial: keys.len() >= SAMPLE,
-            ..Inventory::default()
-        };
-        for key in &keys {
-            match std::str::from_utf8(key).ok().and_then(parse) {
-                Some((namespace, ..)) if namespace == OWN_NAMESPACE => {}
-                Some((namespace, pattern, name)) => {
-                    let key = (namespace.to_owned(), pattern.to_owned(), name.to_owned());
-                    *inventory.found.entry(key).or_default() += 1;
-                }
-                None => inventory.foreign += 1,
-            }
-        }
-        let inventory = Arc::new(inventory);
+        rounds.look(store).await?;
+        let inventory = Arc::new(rounds.inventory());
         *self.last.lock() = Some((Instant::now(), inventory.clone()));
         Ok(inventory)
     }
@@ -131,6 +184,41 @@ fn parse(key: &str) -> Option<(&str, &str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn names_behind_the_first_part_of_the_keys_are_found_too_and_those_that_are_gone_are_dropped()
+     {
+        let store = Store::connect("memory://").await.unwrap();
+        let mut fill = redstart::redis::cmd("EVAL");
+        fill.arg("for i = 1, 50000 do redis.call('SET', 'other:' .. i, 1) end");
+        store.query::<()>(fill.arg(0)).await.unwrap();
+        let mut queue = redstart::redis::cmd("SET");
+        store
+            .query::<()>(queue.arg("shop:queue:{mail}:ready").arg(1))
+            .await
+            .unwrap();
+        let mut rounds = Rounds::default();
+        let name = || ("shop".to_owned(), "queue".to_owned(), "mail".to_owned());
+        while rounds.last.is_none() {
+            assert!(rounds.inventory().partial);
+            rounds.look(&store).await.unwrap();
+        }
+        let whole = rounds.inventory();
+        assert_eq!((whole.found.get(&name()), whole.partial), (Some(&1), false));
+        assert!(whole.keys >= 50_001, "{}", whole.keys);
+        // It stays while the next round is under way.
+        rounds.look(&store).await.unwrap();
+        assert_eq!(rounds.inventory().found.get(&name()), Some(&1));
+        let mut gone = redstart::redis::cmd("DEL");
+        store
+            .query::<()>(gone.arg("shop:queue:{mail}:ready"))
+            .await
+            .unwrap();
+        for _ in 0..20 {
+            rounds.look(&store).await.unwrap();
+        }
+        assert_eq!(rounds.inventory().found.get(&name()), None);
+    }
 
     #[test]
     fn keys_tell_their_pattern_and_name() {

@@ -162,10 +162,13 @@ impl Service {
         let upkeep = tokio::spawn(async move {
             let mut turn = 0_u64;
             loop {
-                // Looking at the keys costs more than looking at what is known.
-                let inventory = match turn % 10 {
-                    0 => app.looks.get(&app.store).await,
-                    _ => app.looks.any(&app.store).await,
+                // Looking at the keys costs more than looking at what is known. A look reads a part of them: all are
+                // wanted soon after the start, and from then on what is new.
+                let inventory = match app.looks.any(&app.store).await {
+                    Ok(known) if !turn.is_multiple_of(if known.partial { 2 } else { 5 }) => {
+                        Ok(known)
+                    }
+                    _ => app.looks.get(&app.store).await,
                 };
                 if let Ok(inventory) = inventory {
                     app.sampler.sample(&app.store, &inventory).await;

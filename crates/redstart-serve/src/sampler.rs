@@ -19,21 +19,11 @@ const POINTS: usize = 200;
 /// Queues that are followed.
 const QUEUES: usize = 50;
 
-/// The server's own numbers, as INFO has them.
+/// A server's own numbers, as INFO has them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Server(BTreeMap<String, String>);
 
 impl Server {
-    pub(crate) async fn read(store: &Store) -> redstart::Result<Self> {
-        let text: String = store.query(&redstart::redis::cmd("INFO")).await?;
-        let lines = text.lines().filter_map(|line| line.split_once(':'));
-        Ok(Self(
-            lines
-                .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
-                .collect(),
-        ))
-    }
-
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
@@ -43,13 +33,42 @@ impl Server {
     }
 }
 
+/// The one server, or every master of a Cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Servers(pub(crate) Vec<Server>);
+
+impl Servers {
+    pub(crate) async fn read(store: &Store) -> redstart::Result<Self> {
+        let told: Vec<String> = store.query_each(&redstart::redis::cmd("INFO")).await?;
+        let read = |text: String| {
+            let lines = text.lines().filter_map(|line| line.split_once(':'));
+            let own = |(name, value): (&str, &str)| (name.to_owned(), value.trim().to_owned());
+            Server(lines.map(own).collect())
+        };
+        Ok(Self(told.into_iter().map(read).collect()))
+    }
+
+    /// A number of all of them together; `None` if no server tells it.
+    pub(crate) fn sum(&self, name: &str) -> Option<f64> {
+        let told: Vec<f64> = self.0.iter().filter_map(|one| one.number(name)).collect();
+        (!told.is_empty()).then(|| told.iter().sum())
+    }
+
+    /// The smallest of a number.
+    pub(crate) fn least(&self, name: &str) -> Option<f64> {
+        let told = self.0.iter().filter_map(|one| one.number(name));
+        told.min_by(f64::total_cmp)
+    }
+}
+
 #[derive(Default)]
 struct Series {
     ops: VecDeque<f64>,
     memory: VecDeque<f64>,
     latency: VecDeque<f64>,
     queues: HashMap<(String, String), VecDeque<QueueCounts>>,
-    last_commands: Option<(tokio::time::Instant, f64)>,
+    /// When, how many commands there had been, and of how many servers.
+    last_commands: Option<(tokio::time::Instant, f64, usize)>,
 }
 
 /// The history.
@@ -67,19 +86,22 @@ impl Sampler {
     /// Takes one sample of everything.
     pub(crate) async fn sample(&self, store: &Store, inventory: &Inventory) {
         let begun = tokio::time::Instant::now();
-        let server = Server::read(store).await.unwrap_or_default();
+        let servers = Servers::read(store).await;
         let latency = begun.elapsed().as_secs_f64() * 1e3;
-        {
+        // Where a server does not answer, the numbers of the others alone would be a fall that never was.
+        if let Ok(servers) = servers {
             let mut series = self.0.lock();
-            let commands = server.number("total_commands_processed").unwrap_or(0.0);
-            if let Some((at, before)) = series.last_commands.replace((begun, commands)) {
+            let commands = servers.sum("total_commands_processed").unwrap_or(0.0);
+            let count = servers.0.len();
+            if let Some((at, before, of)) = series.last_commands.replace((begun, commands, count))
+                && of == count
+                && commands >= before
+            {
                 let time = (begun - at).as_secs_f64().max(0.001);
-                push(&mut series.ops, ((commands - before) / time).max(0.0));
+                push(&mut series.ops, (commands - before) / time);
             }
-            push(
-                &mut series.memory,
-                server.number("used_memory").unwrap_or(0.0) / 1048576.0,
-            );
+            let memory = servers.sum("used_memory").unwrap_or(0.0);
+            push(&mut series.memory, memory / 1048576.0);
             push(&mut series.latency, latency);
         }
         let queues = inventory

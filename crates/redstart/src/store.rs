@@ -149,6 +149,7 @@ mod request;
 mod retry;
 mod subscription;
 mod transport;
+mod walk;
 
 pub use builder::StoreBuilder;
 pub use capability::{Capabilities, Optional, ServerKind};
@@ -164,3 +165,4 @@ pub(crate) use request::BoxFuture;
 #[cfg(feature = "locking")]
 pub(crate) use retry::Backoff;
 pub use subscription::{Event, Listen, Message, Subscription};
+pub use walk::{Walk, WalkPart};

@@ -13,27 +13,28 @@ use crate::{
     checkup::class,
     problem::{Kind, Problem},
     reply::Reply,
-    sampler::Server,
+    sampler::Servers,
 };
 
 pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
-    let server = Server::read(&call.app.store).await.unwrap_or_default();
+    let servers = Servers::read(&call.app.store).await.unwrap_or_default();
     let health = call.app.store.health().await?;
     let sampler = &call.app.sampler;
     let (major, minor, patch) = health.version;
-    let memory = server.number("used_memory").unwrap_or(0.0);
-    let uptime = server.number("uptime_in_seconds").unwrap_or(0.0);
+    let memory = servers.sum("used_memory").unwrap_or(0.0);
+    let uptime = servers.least("uptime_in_seconds").unwrap_or(0.0);
+    let clients = servers.sum("connected_clients");
     let body = html! {
         div.tiles {
             (tile(&format!("{:?}", health.server), format!("{major}.{minor}.{patch}"), if call.app.store.is_cluster() { "Cluster" } else { "one server" }))
             (tile("Answered in", format!("{:.2} ms", health.round_trip.as_secs_f64() * 1e3), "one round trip"))
             (tile("Commands", sampler.ops().last().map_or("…".to_owned(), |ops| short(*ops)), "per second"))
-            (tile("Memory", format!("{:.1} MiB", memory / 1048576.0), &policy(&server)))
-            (tile("Clients", server.text("connected_clients").unwrap_or("–"), "connected"))
+            (tile("Memory", format!("{:.1} MiB", memory / 1048576.0), &policy(&servers)))
+            (tile("Clients", clients.map_or("–".to_owned(), |n| n.to_string()), "connected"))
             (tile("Up for", span(std::time::Duration::from_secs(uptime as u64)), ""))
         }
-        (noticed(&server, &shell))
+        (noticed(&servers))
         (examined(&call, &shell))
         div.grid {
             section.card { h2 { "Commands per second" } (over_time("Commands per second", "commands", sampler.ops())) }
@@ -41,7 +42,7 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
             section.card { h2 { "Round trip, ms" } (over_time("Round trip in milliseconds", "INFO", sampler.latency())) }
         }
         (in_use(&shell))
-        @if call.app.store.is_cluster() { (nodes(&call).await) }
+        @if call.app.store.is_cluster() { (nodes(&call, &servers).await) }
     };
     Ok(shell.page(
         "/",
@@ -56,45 +57,49 @@ fn over_time(title: &str, name: &str, values: Vec<f64>) -> Markup {
     lines(title, &[(name, values)], &covered)
 }
 
-fn policy(server: &Server) -> String {
-    match server.number("maxmemory") {
+fn policy(servers: &Servers) -> String {
+    match servers.sum("maxmemory") {
         Some(most) if most > 0.0 => format!("of {:.0} MiB", most / 1048576.0),
         _ => "no limit".to_owned(),
     }
 }
 
 /// What an operator should know without being asked.
-fn noticed(server: &Server, shell: &Shell) -> Markup {
+fn noticed(servers: &Servers) -> Markup {
     let mut found: Vec<String> = Vec::new();
-    let limit = server.number("maxmemory").unwrap_or(0.0);
-    let used = server.number("used_memory").unwrap_or(0.0);
-    if limit > 0.0 && used > 0.9 * limit {
-        found.push(format!("Memory is {:.0} % full.", 100.0 * used / limit));
-    }
-    if limit > 0.0
-        && server
+    for server in &servers.0 {
+        // On a Cluster each node has its own.
+        let whose = match (servers.0.len(), server.text("tcp_port")) {
+            (2.., Some(port)) => format!("Port {port}: "),
+            _ => String::new(),
+        };
+        let mut add = |text: String| found.push(format!("{whose}{text}"));
+        let limit = server.number("maxmemory").unwrap_or(0.0);
+        let used = server.number("used_memory").unwrap_or(0.0);
+        if limit > 0.0 && used > 0.9 * limit {
+            add(format!("Memory is {:.0} % full.", 100.0 * used / limit));
+        }
+        let evicts = server
             .text("maxmemory_policy")
-            .is_some_and(|policy| policy != "noeviction")
-    {
-        found.push("The server may evict keys: locks, queues and fences can disappear. Use noeviction for them.".to_owned());
+            .is_some_and(|policy| policy != "noeviction");
+        if limit > 0.0 && evicts {
+            add("The server may evict keys: locks, queues and fences can disappear. Use noeviction for them.".to_owned());
+        }
+        if server.number("rejected_connections").unwrap_or(0.0) > 0.0 {
+            add(
+                "Connections were rejected: raise maxclients or close what is not used.".to_owned(),
+            );
+        }
+        if server.text("master_link_status") == Some("down") {
+            add("The link to the master is down.".to_owned());
+        }
+        if server.text("rdb_last_bgsave_status") == Some("err")
+            || server.text("aof_last_write_status") == Some("err")
+        {
+            add("The last save to disk failed.".to_owned());
+        }
     }
-    if server.number("rejected_connections").unwrap_or(0.0) > 0.0 {
-        found.push(
-            "Connections were rejected: raise maxclients or close what is not used.".to_owned(),
-        );
-    }
-    if server.text("master_link_status") == Some("down") {
-        found.push("The link to the master is down.".to_owned());
-    }
-    if server.text("rdb_last_bgsave_status") == Some("err")
-        || server.text("aof_last_write_status") == Some("err")
-    {
-        found.push("The last save to disk failed.".to_owned());
-    }
-    html! {
-        @for text in &found { p.note.bad { (text) } }
-        @if shell.inventory.partial { p.note { "A sample of " (shell.inventory.keys) " keys was looked at; counts of names and keys are of that sample." } }
-    }
+    html! { @for text in &found { p.note.bad { (text) } } }
 }
 
 /// What the doctor found: findings speak of all namespaces, so a token of some of them does not see them.
@@ -223,7 +228,7 @@ fn in_use(shell: &Shell) -> Markup {
     }
 }
 
-async fn nodes(call: &Call) -> Markup {
+async fn nodes(call: &Call, servers: &Servers) -> Markup {
     let mut ask = redstart::redis::cmd("CLUSTER");
     ask.arg("NODES");
     let text: String = call.app.store.query(&ask).await.unwrap_or_default();
@@ -231,15 +236,22 @@ async fn nodes(call: &Call) -> Markup {
         section.card {
             h2 { "Nodes" }
             div.scroll tabindex="0" { table {
-                thead { tr { th { "Address" } th { "Role" } th { "State" } th { "Slots" } } }
+                thead { tr { th { "Address" } th { "Role" } th { "State" } th.num { "Memory" } th.num { "Commands/s" } th { "Slots" } } }
                 tbody {
                     @for line in text.lines() {
                         @let fields: Vec<&str> = line.split(' ').collect();
                         @if fields.len() >= 8 {
+                            @let address = fields[1].split('@').next().unwrap_or_default();
+                            @let port = address.rsplit(':').next();
+                            @let server = servers.0.iter().find(|server| server.text("tcp_port") == port);
+                            @let memory = server.and_then(|server| server.number("used_memory"));
+                            @let ops = server.and_then(|server| server.number("instantaneous_ops_per_sec"));
                             tr {
-                                td.mono { (fields[1].split('@').next().unwrap_or_default()) }
+                                td.mono { (address) }
                                 td { (if fields[2].contains("master") { "master" } else { "replica" }) }
                                 td { span class=(if fields[7] == "connected" { "tag good" } else { "tag bad" }) { (fields[7]) } }
+                                td.num { (memory.map_or("–".to_owned(), |bytes| format!("{:.1} MiB", bytes / 1048576.0))) }
+                                td.num { (ops.map_or("–".to_owned(), short)) }
                                 td.mono { (fields[8..].join(" ")) }
                             }
                         }

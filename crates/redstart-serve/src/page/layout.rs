@@ -181,6 +181,7 @@ impl Shell {
                                 }
                             }
                             @if self.read_only { p.note { "This service is read-only." } }
+                            @if self.inventory.partial { p.note { (self.inventory.keys) " keys were read so far, and more with each look; some names may be missing." } }
                             (body)
                             footer {
                                 p { "You are " strong { (self.who) } ". " span id="status" role="status" {} }

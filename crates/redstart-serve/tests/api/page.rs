@@ -118,6 +118,17 @@ matrix! {
         for path in SCREENS {
             html(&mut client, &format!("{path}?namespace=shop")).await?;
         }
+        if backend.is_cluster() {
+            // Each of the three masters has a row with its memory, and the tile has the sum.
+            let overview = html(&mut client, "/?namespace=shop").await?;
+            let memory: Vec<f64> = overview
+                .split(" MiB")
+                .filter_map(|before| before.rsplit('>').next()?.trim().parse().ok())
+                .collect();
+            ensure!(memory.len() == 4, "{memory:?}");
+            let sum: f64 = memory[1..].iter().sum();
+            ensure!((memory[0] - sum).abs() < 0.3, "{memory:?}");
+        }
         for (path, expected) in [
             ("/queues?namespace=shop", "payments"), ("/queues/mail?namespace=shop", "nightly-report"), ("/queues/images?namespace=shop&state=delayed", "lamp-320"),
             ("/queues/images/search?namespace=shop&state=delayed&text=lamp-640", "Scanned"), ("/queues/payments/dead?namespace=shop", "By error"),

@@ -490,7 +490,7 @@ impl Store {
     }
 
     /// The masters that there are now; `None` is the one server.
-    async fn scanned_nodes(&self) -> Vec<Option<Arc<Node>>> {
+    pub(super) async fn scanned_nodes(&self) -> Vec<Option<Arc<Node>>> {
         match &*self.shared.backend {
             Backend::Cluster(cluster) => {
                 let masters = cluster.current_masters(self.ends()).await;
@@ -500,8 +500,9 @@ impl Store {
         }
     }
 
-    async fn ask_node(&self, node: Option<&Arc<Node>>, cmd: &Cmd) -> Result<Value> {
+    pub(super) async fn ask_node(&self, node: Option<&Arc<Node>>, cmd: &Cmd) -> Result<Value> {
         let request = Request::one(cmd, self.ends()).hurry(self.hurry());
+        request.body.check(Connection::Shared)?;
         match (&*self.shared.backend, node) {
             (Backend::Cluster(cluster), Some(node)) => cluster.ask(node, request).await,
             _ => self.request(request).await,

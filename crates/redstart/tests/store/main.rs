@@ -18,4 +18,5 @@ mod same_program;
 mod sentinel;
 mod shared_line;
 mod subscription;
+mod walk;
 mod work;

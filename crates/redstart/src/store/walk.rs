@@ -1,0 +1,158 @@
+//! A walk over the keys of all nodes, a part at a time.
+
+use std::sync::Arc;
+
+use redis::{Cmd, FromRedisValue};
+
+use super::{Store, pool::Node};
+use crate::Result;
+
+/// Keys that are asked for at once.
+const PAGE: usize = 500;
+
+/// Goes through all keys that match a pattern, a part at a time, and begins again after the last one. Made by [`Store::walk`].
+///
+/// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile; where the masters of a
+/// Cluster change, the round begins again. A key may be seen more than once. On a Cluster one node is read after the other.
+///
+/// # Cancel safety
+///
+/// A part whose future is dropped is read again.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    store: Store,
+    pattern: String,
+    place: Place,
+}
+
+/// Where the next part begins.
+#[derive(Clone, Default)]
+struct Place {
+    /// The masters of this round; none before its first part.
+    nodes: Vec<Option<Arc<Node>>>,
+    node: usize,
+    cursor: u64,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place")
+            .field("node", &self.node)
+            .field("cursor", &self.cursor)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A part of a [`Walk`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WalkPart {
+    /// The keys, in no order that means anything.
+    pub keys: Vec<Vec<u8>>,
+    /// Whether a round has ended with this part; the next part begins another one.
+    pub is_last: bool,
+}
+
+impl Store {
+    /// A walk over all keys that match a glob pattern, found by SCAN without blocking the server, on every node.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::connect("memory://").await?;
+    /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
+    /// let mut walk = store.walk("*");
+    /// let part = walk.next(100).await?;
+    /// assert_eq!((part.keys, part.is_last), (vec![b"greeting".to_vec()], true));
+    /// # Ok(()) }
+    /// ```
+    pub fn walk(&self, pattern: &str) -> Walk {
+        Walk {
+            store: self.clone(),
+            pattern: pattern.to_owned(),
+            place: Place::default(),
+        }
+    }
+
+    /// Sends a command to every master of a Cluster, or to the one server, and returns all answers. For commands that tell
+    /// something of the server itself, as INFO.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::connect("memory://").await?;
+    /// let sizes: Vec<u64> = store.query_each(&redis::cmd("DBSIZE")).await?;
+    /// assert_eq!(sizes, [0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query), of the first node that fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some nodes may have carried the command out.
+    pub async fn query_each<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<Vec<T>> {
+        let nodes = self.scanned_nodes().await;
+        let asked = nodes.iter().map(|node| self.ask_node(node.as_ref(), cmd));
+        let replies = futures_util::future::join_all(asked).await;
+        let read = |reply: Result<_>| Ok(redis::from_redis_value(reply?)?);
+        replies.into_iter().map(read).collect()
+    }
+}
+
+impl Walk {
+    /// The next part: about `at_most` keys, or fewer where few of the keys match.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::query`]. The part can be asked for again.
+    pub async fn next(&mut self, at_most: usize) -> Result<WalkPart> {
+        let mut place = self.place.clone();
+        let nodes = self.store.scanned_nodes().await;
+        if !same(&nodes, &place.nodes) {
+            place = Place {
+                nodes,
+                ..Place::default()
+            };
+        }
+        let mut keys = Vec::new();
+        let count = at_most.clamp(10, PAGE);
+        // A server's table may be half empty.
+        for _ in 0..(2 * at_most / count).max(1) {
+            if keys.len() >= at_most {
+                break;
+            }
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(place.cursor).arg("MATCH").arg(&self.pattern);
+            scan.arg("COUNT").arg(count);
+            let Some(node) = place.nodes.get(place.node) else {
+                break;
+            };
+            let reply = self.store.ask_node(node.as_ref(), &scan).await?;
+            let (next, page): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
+            keys.extend(page);
+            place.cursor = next;
+            if next == 0 {
+                place.node += 1;
+                if place.node >= place.nodes.len() {
+                    break;
+                }
+            }
+        }
+        let is_last = place.node >= place.nodes.len();
+        self.place = match is_last {
+            true => Place::default(),
+            false => place,
+        };
+        Ok(WalkPart { keys, is_last })
+    }
+}
+
+fn same(one: &[Option<Arc<Node>>], other: &[Option<Arc<Node>>]) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).all(|pair| match pair {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        })
+}

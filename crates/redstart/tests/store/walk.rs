@@ -1,0 +1,48 @@
+//! Walks over all keys, and questions to every master.
+
+use std::collections::BTreeSet;
+
+use redstart::{Store, redis};
+use redstart_testkit::{Backend, matrix};
+
+matrix! {
+    async fn a_walk_sees_every_key_a_part_at_a_time_and_begins_again(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let key = |n: u64| format!("{}:walked:{{{n}}}", backend.namespace());
+        for n in 0..500 {
+            store.query::<()>(redis::cmd("SET").arg(key(n)).arg(n)).await?;
+        }
+        let all: BTreeSet<Vec<u8>> = (0..500).map(|n| key(n).into_bytes()).collect();
+        let mut walk = store.walk(&format!("{}:walked:*", backend.namespace()));
+        for round in 0..2 {
+            let (mut seen, mut parts) = (BTreeSet::new(), 0);
+            loop {
+                let part = walk.next(100).await?;
+                parts += 1;
+                // A table that grows while it is walked gives a page more than was asked for, not many.
+                assert!(part.keys.len() <= 300, "round {round}: {}", part.keys.len());
+                seen.extend(part.keys);
+                if part.is_last { break; }
+            }
+            assert_eq!(seen, all, "round {round}");
+            assert!(parts > 1, "round {round}: {parts} parts");
+        }
+        Ok(())
+    }
+
+    async fn every_master_is_asked(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let mut info = redis::cmd("INFO");
+        info.arg("server");
+        let told: Vec<String> = store.query_each(&info).await?;
+        let ids: BTreeSet<&str> = told
+            .iter()
+            .filter_map(|text| text.lines().find_map(|line| line.strip_prefix("run_id:")))
+            .collect();
+        assert_eq!(ids.len(), told.len());
+        assert_eq!(told.len(), if backend.is_cluster() { 3 } else { 1 });
+        let refused = store.query_each::<()>(redis::cmd("SUBSCRIBE").arg("channel")).await;
+        assert!(refused.unwrap_err().is_config());
+        Ok(())
+    }
+}
