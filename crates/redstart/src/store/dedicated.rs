@@ -11,7 +11,9 @@ use super::{
     backend::Backend,
     command::{self, Connection},
     credentials::Rotations,
-    request::{Body, Failure, Request, array, compose, is_refusal, refused_whole},
+    request::{
+        Body, Failure, Request, array, compose, convert, count_doubt, is_refusal, refused_whole,
+    },
     retry::{Destination, persist},
     transport::{Dial, Wire},
 };
@@ -284,7 +286,9 @@ impl Dedicated {
     /// that move or lend (`BLMOVE`, `XREADGROUP`). On the embedded engine nothing is lost with either.
     pub async fn query<T: FromRedisValue>(&mut self, cmd: &Cmd, wait: Duration) -> Result<T> {
         let value = self.request(Body::One(cmd), wait).await?;
-        Ok(redis::from_redis_value(value)?)
+        // An EXEC that was aborted has carried nothing out.
+        let aborted = Transaction::is_end(cmd) && value == Value::Nil;
+        convert(value, aborted || command::only_reads(cmd))
     }
 
     /// Sends a pipeline on this connection and reads its replies. All its keys belong to the slot of the key that
@@ -322,7 +326,7 @@ impl Dedicated {
         if is_lost && is_end {
             self.transaction = Transaction::default();
         }
-        reply.inspect_err(super::handle::count_doubt)
+        reply.inspect_err(count_doubt)
     }
 
     /// The server carried this out, as far as it did not answer with errors.
