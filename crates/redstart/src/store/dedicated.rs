@@ -311,6 +311,11 @@ impl Dedicated {
         if body.replies() == 0 {
             return Ok(Value::Array(Vec::new()));
         }
+        #[cfg(feature = "engine")]
+        if self.backend.is_embedded() {
+            // As on the shared store. The session is not taken out yet: dropped here, nothing is lost.
+            tokio::task::coop::consume_budget().await;
+        }
         let within = wait.saturating_add(self.deadline);
         let now = Instant::now();
         // A century is as good as for ever, and an instant has an end.
