@@ -12,7 +12,6 @@ use super::{
     limiter::{Inner, Limiter},
     quota::Quota,
     share::Share,
-    waiters::Waiters,
 };
 use crate::{
     Down,
@@ -184,19 +183,23 @@ impl LimiterBuilder {
             Down::Local(fleet) => Some(Share::new(fleet, clock.now())),
             _ => None,
         };
-        Ok(Limiter(Arc::new(Inner {
+        let limits = Arc::new(Limits::new(limits));
+        let inner = Inner {
             clock,
             leases,
             share,
             shadow: self.shadow,
             store: self.store,
             keys,
-            limits: Arc::new(Limits::new(limits)),
+            limits: limits.clone(),
             refundable: self.refundable,
             down: self.down,
             deny: self.deny.map(DenyCache::new),
-            waiters: Waiters::default(),
             other_quotas: Mutex::default(),
-        })))
+        };
+        Ok(Limiter {
+            inner: Arc::new(inner),
+            limits,
+        })
     }
 }

@@ -265,6 +265,26 @@ matrix! {
         Ok(())
     }
 
+    async fn a_reset_forgets_what_was_taken_under_every_quota(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for way in Way::ALL {
+            let limiter = way.limiter(&store, backend.namespace(), 2, LONG)
+                .and("daily", Algorithm::FixedWindow, Quota::per(50, LONG)).deny_cache(100).build()?;
+            let (premium, gold) = (Quota::per(20, LONG), Quota::per(30, LONG));
+            assert!(limiter.check("ann", 2).await?.is_allowed(), "{way:?}");
+            for quota in [premium, gold] {
+                assert!(limiter.check_quota("ann", 10, quota).await?.is_allowed(), "{way:?}");
+                assert!(limiter.check_quota("bob", 10, quota).await?.is_allowed(), "{way:?}");
+            }
+            limiter.reset("ann").await?;
+            assert!(limiter.check("ann", 2).await?.is_allowed(), "{way:?}");
+            assert!(limiter.check_quota("ann", 20, premium).await?.is_allowed(), "{way:?}");
+            assert!(limiter.check_quota("ann", 28, gold).await?.is_allowed(), "{way:?}");
+            assert!(!limiter.check_quota("bob", 11, premium).await?.is_allowed(), "another subject, {way:?}");
+        }
+        Ok(())
+    }
+
     async fn many_checks_are_decided_like_single_ones(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for way in Way::ALL {
