@@ -9,7 +9,7 @@ use std::{
 
 use parking_lot::Mutex;
 use redis::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     algorithm::Algorithm,
@@ -180,7 +180,12 @@ impl Limiter {
             {
                 return Ok(self.leased_decision(subject, cost, snapshot));
             }
-            return self.check_leased(leases, subject, cost).await;
+            if let Some(denied) = self.denied(subject, &[cost]) {
+                return Ok(denied);
+            }
+            let namespace = self.inner.keys.namespace();
+            let work = self.check_leased(leases, subject, cost);
+            return observe::operation("limiter.check", namespace, work).await;
         }
         match self.limits.list.len() {
             1 => self.check_costs(subject, &[cost]).await,
@@ -194,38 +199,72 @@ impl Limiter {
         leases.filter(|_| Arc::ptr_eq(&self.limits, &self.inner.limits))
     }
 
-    /// Takes a block for the subject, hands the cost out of it and keeps the rest.
+    /// Takes a block for the subject, hands the cost out of it and keeps the rest. One caller at a time asks; those who wait
+    /// get what it brings, or the refusal that it got.
     async fn check_leased(&self, leases: &Leases, subject: &str, cost: u64) -> Result<Decision> {
-        let (limits, clock) = (&self.limits, &self.inner.clock);
+        let (inner, limits) = (&*self.inner, &*self.limits);
+        let clock = &inner.clock;
+        check_input(limits, &[cost])?;
+        let entity = inner.keys.entity(subject)?;
+        if let Some(max) = limits.never(&[cost]) {
+            return Ok(self.refused(subject, &[cost], Decision::Never { max }));
+        }
+        // One deadline for the wait and for both questions: it is one call.
+        let ends = inner.store.ends();
         let turn = leases.turn(subject);
-        let _turn = match &turn {
-            Some(turn) => Some(turn.lock().await),
+        let _taken = match &turn {
             None => None,
-        };
-        // Somebody may have brought a block meanwhile.
-        if turn.is_some()
-            && let Some(snapshot) = leases.spend(subject, cost, clock.now())
-        {
-            return Ok(self.leased_decision(subject, cost, snapshot));
-        }
-        let sent = clock.now();
-        let units = leases
-            .units(subject, cost, sent)
-            .min(limits.list[0].rule.capacity());
-        let units = units.max(cost);
-        let mut decision = self.check_costs(subject, &[units]).await?;
-        let mut spare = units - cost;
-        if spare > 0 && !matches!(&decision, Decision::Allowed(_)) {
-            // There may be room for the request itself.
-            spare = 0;
-            decision = self.check_costs(subject, &[cost]).await?;
-        }
-        if let Decision::Allowed(grant) = &mut decision {
-            grant.costs = [cost].into();
-            if grant.decided_by() == DecidedBy::Store {
-                let snapshot = grant.snapshot().clone();
-                leases.put(subject, spare, &limits.list[0], sent, clock.now(), snapshot);
+            Some(turn) => {
+                let before = turn.refusals();
+                let Ok(taken) = timeout_at(ends, turn.take()).await else {
+                    let error =
+                        Error::timeout("other requests of the subject waited for the store");
+                    return self.without_store(subject, &[cost], error);
+                };
+                if let Some(snapshot) = leases.spend(subject, cost, clock.now()) {
+                    return Ok(self.leased_decision(subject, cost, snapshot));
+                }
+                if let Some(snapshot) = turn.refused_since(before, cost, clock.now()) {
+                    return Ok(self.limited(subject, &[cost], snapshot));
+                }
+                Some(taken)
             }
+        };
+        let ask = async |units: u64| {
+            let left = ends.saturating_duration_since(Instant::now());
+            let sent = clock.now();
+            let answer = question(limits, &entity, &[units])
+                .run(&inner.store.within(left))
+                .await;
+            let answers = answer.and_then(|value| read(limits, &[units], value));
+            (sent, answers)
+        };
+        let is_refused = |answers: &Result<Vec<Answer>>| {
+            let answers = answers.as_ref();
+            answers.is_ok_and(|answers| answers.iter().any(|answer| answer.wait > 0))
+        };
+        let limit = &limits.list[0];
+        let units = leases.units(subject, cost, clock.now());
+        let mut units = units.min(limit.rule.capacity()).max(cost);
+        let (mut sent, mut answers) = ask(units).await;
+        if units > cost && is_refused(&answers) {
+            // There may be room for the request itself.
+            units = cost;
+            (sent, answers) = ask(cost).await;
+        }
+        if let Some(turn) = &turn
+            && let Ok(answers) = &answers
+            && answers[0].wait > 0
+        {
+            turn.refuse(cost, sent, limit.snapshot(&answers[0]));
+        }
+        // While the store is down, only the request itself is decided: a block is kept nowhere.
+        let decision = self.decide(subject, &[cost], sent, answers)?;
+        if let Decision::Allowed(grant) = &decision
+            && grant.decided_by() == DecidedBy::Store
+        {
+            let snapshot = grant.snapshot().clone();
+            leases.put(subject, units - cost, limit, sent, clock.now(), snapshot);
         }
         Ok(decision)
     }
