@@ -129,6 +129,22 @@ matrix! {
         Ok(())
     }
 
+    async fn blocks_are_of_the_limiters_own_quota(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let own = Quota::per_second(1_000_000);
+        let limiter = Limiter::token_bucket(&store, backend.namespace(), "api", own).lease_blocks(1000).build()?;
+        let (tier, same) = (limiter.with_quota(Quota::per_second(2_000_000))?, limiter.with_quota(own)?);
+        let mut leased = 0;
+        for _ in 0..200 {
+            let grant = tier.check("hot", 1).await?.allowed().expect("there is room");
+            assert_eq!(grant.decided_by(), DecidedBy::Store);
+            let grant = same.check("hot", 1).await?.allowed().expect("there is room");
+            leased += usize::from(grant.decided_by() == DecidedBy::Lease);
+        }
+        assert!(leased > 0, "the limiter's own quota is leased however it is named");
+        Ok(())
+    }
+
     async fn what_a_block_does_not_fit_into_is_still_admitted_one_by_one(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let limiter = Limiter::fixed_window(&store, backend.namespace(), "day", Quota::per_day(101)).lease_blocks(50).build()?;

@@ -19,3 +19,6 @@ mod sentinel;
 mod shared_line;
 mod subscription;
 mod work;
+
+#[path = "../served/engine.rs"]
+mod served;
