@@ -323,13 +323,14 @@ matrix! {
             assert!(limiter.check("joe", 2).await?.is_allowed());
             let waiting = tokio::spawn({
                 let limiter = limiter.clone();
-                async move { limiter.acquire("joe", 1, LONG).await }
+                async move { limiter.acquire("joe", 1, LONG * 2).await }
             });
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
             assert!(premium.acquire("joe", 20, Duration::from_secs(60)).await?.is_allowed(), "{way:?}");
             waiting.abort();
+            assert!(waiting.await.is_err(), "{way:?}: it waits");
             // The limiter's own quota is the limiter.
             let (_, own) = limiter.limits().next().unwrap();
             assert!(!premium.with_quota(own)?.check("joe", 1).await?.is_allowed(), "{way:?}");
