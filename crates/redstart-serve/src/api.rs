@@ -31,7 +31,7 @@ mod system;
 
 pub(crate) use breaker::{breaker, state_name as circuit_name};
 pub(crate) use cache::{JsonCache, json_cache};
-pub(crate) use limiter::{limiter_of, limiter_with, rate_headers};
+pub(crate) use limiter::{forget, limiter_of, limiter_with, rate_headers};
 pub(crate) use queue::{
     Bulk, BulkAction, Bulks, Stage, Told, count_letters, open_queue, parse_state, search,
     search_from, state_name, told,

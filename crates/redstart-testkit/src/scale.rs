@@ -25,12 +25,25 @@ pub fn scale(default: u64, name: &str) -> u64 {
 
 /// Prints what a test measured; the soak shows it beside the outcome.
 ///
+/// The name of the test comes first, and with it the backend of one that runs on several. It is that of the thread, so call
+/// this from the test itself and not from a task that it spawned.
+///
 /// ```
 /// redstart_testkit::figure("100 kills, 0 lost");
 /// ```
 pub fn figure(measured: impl std::fmt::Display) {
+    let line = figure_of(std::thread::current().name(), &measured.to_string());
     // The runner may have printed the beginning of a line.
-    println!("\nfigure: {measured}");
+    println!("\nfigure: {line}");
+}
+
+fn figure_of(thread: Option<&str>, measured: &str) -> String {
+    match thread {
+        Some(test) if test.contains("::") && !measured.contains(test) => {
+            format!("{test}: {measured}")
+        }
+        _ => measured.to_owned(),
+    }
 }
 
 fn from_env(default: u64, get: impl Fn(&str) -> Option<String>, name: &str) -> u64 {
@@ -48,7 +61,25 @@ fn from_env(default: u64, get: impl Fn(&str) -> Option<String>, name: &str) -> u
 
 #[cfg(test)]
 mod tests {
-    use super::from_env;
+    use super::{figure_of, from_env};
+
+    #[test]
+    fn a_figure_names_its_test_once() {
+        let test = "nonce::a_reply::valkey";
+        let named = "nonce::a_reply::valkey: 3 of 4";
+        assert_eq!(figure_of(Some(test), "3 of 4"), named);
+        assert_eq!(figure_of(Some(test), named), named);
+        for thread in [None, Some("main"), Some("tokio-rt-worker")] {
+            assert_eq!(figure_of(thread, "3 of 4"), "3 of 4");
+        }
+        // This is such a thread.
+        let thread = std::thread::current();
+        assert!(
+            thread
+                .name()
+                .is_some_and(|name| name.ends_with("::a_figure_names_its_test_once"))
+        );
+    }
 
     #[test]
     fn a_named_count_wins_over_the_common_factor() {

@@ -120,7 +120,7 @@ impl Error {
         }))
     }
 
-    /// Marks that the request may have been carried out although no answer came.
+    /// Marks that the request was or may have been carried out, although its caller has no answer.
     pub(crate) fn doubt(mut self, in_doubt: bool) -> Self {
         self.0.in_doubt = in_doubt;
         self
@@ -184,11 +184,17 @@ impl Error {
         self.0.kind == Kind::User
     }
 
-    /// It is unknown whether the request was carried out: it was sent, and the answer did not come.
+    /// The request was or may have been carried out, although this is an error: to repeat it may be to do it twice.
     ///
-    /// It is also true if only a part of a pipeline may have been carried out. The store never repeats such a write
-    /// on its own. Repeat it only if doing it twice is harmless, or through a pattern that carries an idempotency
-    /// token.
+    /// | what happened | the error is also |
+    /// |---|---|
+    /// | it was sent, and the answer did not come | [a time-out](Self::is_timeout) or [unavailable](Self::is_unavailable) |
+    /// | a part of a pipeline was or may have been carried out, and another part failed | what the other part is |
+    /// | it was carried out, and the answer is not of the type that was asked for | [codec](Self::is_codec) |
+    /// | it was carried out, and the engine could not write it to its log | [unavailable](Self::is_unavailable) |
+    ///
+    /// The store never repeats such a write on its own. Repeat it only if doing it twice is harmless, or through a pattern
+    /// that carries an idempotency token. A request that only reads is never in doubt.
     ///
     /// A request that is [idempotent](crate::script::Call::idempotent) is never in doubt. If it failed it may have been carried
     /// out all the same, or be carried out later: repeat it.

@@ -38,7 +38,7 @@
 //! # Limits
 //!
 //! A changed quota starts with fresh state: for one period a subject may get the old quota and the new one. So does a subject whose state
-//! the server evicted.
+//! the server evicted, and one that is checked [under another quota](Limiter::with_quota).
 //!
 //! # Keys
 //!

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::{
     error::{Error, Result},
     key::{Entity, Key},
-    store::{BoxFuture, Store},
+    store::{BoxFuture, Store, convert},
 };
 
 /// Every script of the enabled families, in the order of their names.
@@ -254,7 +254,8 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     ///
-    /// Those of the [`Store`], and [`is_codec`](Error::is_codec) if the reply is not a `T`.
+    /// Those of the [`Store`], and [`is_codec`](Error::is_codec) if the reply is not a `T`. The script has run then, so that error is
+    /// [in doubt](Error::is_in_doubt) unless the call is [idempotent](Self::idempotent).
     ///
     /// # Cancel safety
     ///
@@ -262,7 +263,7 @@ impl<'a> Call<'a> {
     pub async fn run<T: FromRedisValue>(mut self, store: &Store) -> Result<T> {
         self.run_value(store)
             .await
-            .and_then(|value| Ok(redis::from_redis_value(value)?))
+            .and_then(|value| convert(value, self.idempotent))
             .map_err(|error: Error| error.during_script(self.script.name, self.entity.namespace()))
     }
 
@@ -370,7 +371,7 @@ impl<'a> Batch<'a> {
             .await;
         let results = self.calls.iter().zip(values).map(|(call, value)| {
             value
-                .and_then(|value| Ok(redis::from_redis_value(value)?))
+                .and_then(|value| convert(value, call.idempotent))
                 .map_err(|error: Error| error.during_script(call.script.name, &namespace))
         });
         Ok(results.collect())

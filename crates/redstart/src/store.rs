@@ -161,7 +161,7 @@ pub use handle::{Health, Sample};
 pub use handover::{Handover, HandoverBuilder, HandoverReport, HandoverStep};
 #[cfg(feature = "engine")]
 pub use mirror::MirrorStatus;
-pub(crate) use request::BoxFuture;
+pub(crate) use request::{BoxFuture, convert};
 #[cfg(feature = "locking")]
 pub(crate) use retry::Backoff;
 pub use subscription::{Event, Listen, Message, Subscription};

@@ -1,7 +1,8 @@
 //! Limiters: named in the configuration, or given with the call.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use futures_util::future::join_all;
 use http::{HeaderName, HeaderValue};
 use redstart::{
     key::Keys,
@@ -80,6 +81,8 @@ struct One {
     subject: String,
     #[serde(default = "one")]
     cost: u64,
+    /// Another quota of the configured limiter.
+    tier: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -115,6 +118,15 @@ struct Refund {
 struct Refunded {
     /// How much was given back.
     refunded: u64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Peek {
+    subject: String,
+    /// Another quota of the configured limiter.
+    tier: Option<String>,
+    limit: Option<Limit>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -192,7 +204,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/limiters/{name}:check-many", check_many)
-            .doc(FAMILY, "Check many subjects in one round trip")
+            .doc(FAMILY, "Check many subjects in one round trip, or one for each tier")
             .param("name", "api")
             .body::<CheckMany>(json!({"checks": [{"subject": "user:7"}, {"subject": "user:8", "cost": 2}], "limit": example}))
             .reply::<CheckedMany>(200, "One result for each check, in order"),
@@ -202,7 +214,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .reads()
             .doc(FAMILY, "Look at a limit without taking from it")
             .param("name", "api")
-            .body::<Reset>(json!({"subject": "user:7", "limit": example}))
+            .body::<Peek>(json!({"subject": "user:7", "limit": example}))
             .reply::<Checked>(200, "How the subject stands"),
     );
     routes.add(
@@ -217,7 +229,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/limiters/{name}:reset", reset)
-            .doc(FAMILY, "Forget what a subject took")
+            .doc(FAMILY, "Forget what a subject took, under every tier")
             .param("name", "api")
             .body::<Reset>(json!({"subject": "user:7", "limit": example}))
             .reply::<Done>(200, "The subject has its whole limit"),
@@ -316,10 +328,35 @@ fn make(app: &App, key: Key) -> Result<Limiter, Problem> {
     })?)
 }
 
-fn tier(call: &Call, name: &str) -> Result<Quota, Problem> {
+/// The limiter under the quota of a tier, if one is named.
+fn tiered(call: &Call, limiter: &Limiter, tier: Option<&str>) -> Result<Limiter, Problem> {
+    let Some(tier) = tier else {
+        return Ok(limiter.clone());
+    };
     let configured = call.config.limiter.get(call.param("name"));
-    let quota = configured.and_then(|limiter| limiter.tiers.get(name));
-    Ok(quota.ok_or_else(|| Problem::not_found("tier"))?.quota(None))
+    let quota = configured.and_then(|limiter| limiter.tiers.get(tier));
+    let quota = quota.ok_or_else(|| Problem::not_found("tier"))?;
+    Ok(limiter.with_quota(quota.quota(None))?)
+}
+
+/// Forgets what a subject took of a configured limiter, under its own quota and under those of its tiers.
+pub(crate) async fn forget(
+    app: &App,
+    config: &Config,
+    namespace: &str,
+    name: &str,
+    subject: &str,
+) -> Result<(), Problem> {
+    let limiter = limiter_of(app, config, namespace, name)?.limiter;
+    let configured = config.limiter.get(name);
+    let tiers = configured
+        .into_iter()
+        .flat_map(|limiter| limiter.tiers.values());
+    for tier in tiers {
+        // This instance may not have used it yet. Nothing was ever taken under a quota that is refused.
+        drop(limiter.with_quota(tier.quota(None)));
+    }
+    Ok(limiter.reset(subject).await?)
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
@@ -342,19 +379,13 @@ async fn list(call: Call) -> Result<Reply, Problem> {
 async fn check(call: Call) -> Result<Reply, Problem> {
     let body: Check = call.json()?;
     let chosen = find(&call, body.limit.as_ref())?;
-    let limiter = &chosen.limiter;
+    let limiter = tiered(&call, &chosen.limiter, body.tier.as_deref())?;
     let namespace = call.namespace()?;
-    let decision = match &body.tier {
-        Some(name) => {
-            let quota = tier(&call, name)?;
-            limiter.check_quota(&body.subject, body.cost, quota).await?
-        }
-        None => limiter.check(&body.subject, body.cost).await?,
-    };
+    let decision = limiter.check(&body.subject, body.cost).await?;
     let (hot, name) = (&call.app.hot, call.param("name"));
     hot.note(&namespace, name, &body.subject, decision.is_allowed());
     let checked = describe(&call, &chosen, decision)?;
-    let headers = check_headers(limiter, &checked);
+    let headers = check_headers(&limiter, &checked);
     if !checked.allowed && call.query.flag("enforce") {
         let mut problem = Problem::new(Kind::Limited).with("remaining", checked.remaining);
         if let Some(wait) = checked.retry_after {
@@ -380,11 +411,6 @@ async fn check_many(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::invalid("at most 1000 checks in one call"));
     }
     let chosen = find(&call, body.limit.as_ref())?;
-    let checks: Vec<(&str, u64)> = body
-        .checks
-        .iter()
-        .map(|c| (c.subject.as_str(), c.cost))
-        .collect();
     // All are checked before the first is sent.
     let namespace = call.namespace()?;
     let keys = Keys::new(&namespace, "limiter")?;
@@ -394,7 +420,7 @@ async fn check_many(call: Call) -> Result<Reply, Problem> {
             return Err(Problem::invalid("a cost of zero takes nothing; use peek"));
         }
     }
-    let decisions = chosen.limiter.check_many(&checks).await;
+    let decisions = check_tiers(&call, &chosen.limiter, &body.checks).await?;
     let failed = decisions
         .iter()
         .filter_map(|decision| decision.as_ref().err());
@@ -406,19 +432,49 @@ async fn check_many(call: Call) -> Result<Reply, Problem> {
             decisions.len()
         )));
     }
-    let mut results = Vec::with_capacity(checks.len());
-    for ((subject, _), decision) in checks.iter().zip(decisions) {
+    let mut results = Vec::with_capacity(decisions.len());
+    for (check, decision) in body.checks.iter().zip(decisions) {
         let decision = decision?;
         let (hot, name) = (&call.app.hot, call.param("name"));
-        hot.note(&namespace, name, subject, decision.is_allowed());
+        hot.note(&namespace, name, &check.subject, decision.is_allowed());
         results.push(describe(&call, &chosen, decision)?);
     }
     Ok(Reply::ok(&CheckedMany { results }))
 }
 
+/// The decisions in order. Each tier is asked once, all at the same time.
+async fn check_tiers(
+    call: &Call,
+    limiter: &Limiter,
+    checks: &[One],
+) -> Result<Vec<redstart::Result<Decision>>, Problem> {
+    let mut places: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
+    for (at, check) in checks.iter().enumerate() {
+        places.entry(check.tier.as_deref()).or_default().push(at);
+    }
+    let mut tiers = Vec::with_capacity(places.len());
+    for (tier, places) in places {
+        tiers.push((tiered(call, limiter, tier)?, places));
+    }
+    let asked = tiers.iter().map(|(limiter, places)| async move {
+        let requests = places.iter().map(|at| &checks[*at]);
+        let requests: Vec<(&str, u64)> = requests.map(|c| (c.subject.as_str(), c.cost)).collect();
+        limiter.check_many(&requests).await
+    });
+    let answers = join_all(asked).await;
+    let places = tiers.iter().flat_map(|(_, places)| places);
+    let mut decisions: Vec<_> = places.zip(answers.into_iter().flatten()).collect();
+    decisions.sort_by_key(|(at, _)| **at);
+    Ok(decisions
+        .into_iter()
+        .map(|(_, decision)| decision)
+        .collect())
+}
+
 async fn peek(call: Call) -> Result<Reply, Problem> {
-    let body: Reset = call.json()?;
+    let body: Peek = call.json()?;
     let limiter = find(&call, body.limit.as_ref())?.limiter;
+    let limiter = tiered(&call, &limiter, body.tier.as_deref())?;
     let snapshot = limiter.peek(&body.subject).await?;
     Ok(Reply::ok(&shown(snapshot.remaining > 0, &snapshot)))
 }
@@ -441,8 +497,18 @@ async fn lately(call: Call) -> Result<Reply, Problem> {
 
 async fn reset(call: Call) -> Result<Reply, Problem> {
     let body: Reset = call.json()?;
-    let limiter = find(&call, body.limit.as_ref())?.limiter;
-    limiter.reset(&body.subject).await?;
+    match &body.limit {
+        Some(limit) => {
+            find(&call, Some(limit))?
+                .limiter
+                .reset(&body.subject)
+                .await?
+        }
+        None => {
+            let (namespace, name) = (call.namespace()?, call.param("name"));
+            forget(&call.app, &call.config, &namespace, name, &body.subject).await?;
+        }
+    }
     Ok(Reply::ok(&Done { done: true }))
 }
 

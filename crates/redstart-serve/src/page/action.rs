@@ -15,7 +15,7 @@ use super::{
     layout::{copyable, curl, encode},
 };
 use crate::{
-    api::{breaker, count_letters, json_cache, limiter_of, open_queue},
+    api::{breaker, count_letters, forget, json_cache, open_queue},
     call::{Call, Query},
     problem::{Kind, Problem},
     reply::Reply,
@@ -513,8 +513,8 @@ async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Resu
                 .await?);
         }
         "limiter.reset" => {
-            let chosen = limiter_of(&call.app, &call.config, ns, given(form, "name")?)?;
-            chosen.limiter.reset(given(form, "subject")?).await?;
+            let (name, subject) = (given(form, "name")?, given(form, "subject")?);
+            forget(&call.app, &call.config, ns, name, subject).await?;
         }
         _ => return Err(Problem::not_found("action")),
     }

@@ -54,6 +54,46 @@ matrix! {
         served.stop().await
     }
 
+    async fn a_subject_of_a_tier_is_checked_with_others_looked_at_and_forgotten(backend: &Backend) -> Result<()> {
+        let config = "[limiter.api]\nalgorithm = \"fixed-window\"\nquota = \"2/366d\"\ntiers = { pro = \"5/366d\", gold = \"9/366d\" }";
+        let served = Served::start(backend, config).await?;
+        let mut client = served.client();
+        let pro = client.post("/v1/limiters/api:check", json!({"subject": "ann", "tier": "pro"})).await?;
+        assert!(pro.header("ratelimit-policy").is_some_and(|v| v.contains("q=5")), "{pro:?}");
+        let many = json!({"checks": [
+            {"subject": "ann", "cost": 4, "tier": "pro"}, {"subject": "ann", "cost": 2}, {"subject": "ann", "cost": 1, "tier": "pro"},
+            {"subject": "ann", "cost": 9, "tier": "gold"}, {"subject": "ann", "cost": 1},
+        ]});
+        let many = client.post("/v1/limiters/api:check-many", many).await?.json();
+        let allowed: Vec<bool> = many["results"].as_array().context("no results")?.iter()
+            .filter_map(|one| one["allowed"].as_bool()).collect();
+        assert_eq!(allowed, [true, true, false, true, false]);
+        let unknown = client.post("/v1/limiters/api:check-many", json!({"checks": [{"subject": "ann", "tier": "lead"}]})).await?;
+        assert_eq!((unknown.status, unknown.problem().as_str()), (404, "not-found"));
+        for (tier, whole) in [(None, 2), (Some("pro"), 5), (Some("gold"), 9)] {
+            let look = json!({"subject": "ann", "tier": tier});
+            let seen = client.post("/v1/limiters/api:peek", look).await?.json();
+            assert_eq!((&seen["limit"], &seen["remaining"]), (&json!(whole), &json!(0)), "{tier:?}");
+        }
+        // By an instance that has not used the tiers. Another one would have another engine.
+        let other = match backend.is_embedded() {
+            true => None,
+            false => Some(Served::start(backend, config).await?),
+        };
+        let mut resetting = other.as_ref().map_or_else(|| served.client(), Served::client);
+        let done = resetting.post("/v1/limiters/api:reset", json!({"subject": "ann"})).await?;
+        assert_eq!(done.status, 200);
+        for (tier, whole) in [(None, 2), (Some("pro"), 5), (Some("gold"), 9)] {
+            let look = json!({"subject": "ann", "tier": tier});
+            let seen = client.post("/v1/limiters/api:peek", look).await?.json();
+            assert_eq!(seen["remaining"], whole, "{tier:?}");
+        }
+        if let Some(other) = other {
+            other.stop().await?;
+        }
+        served.stop().await
+    }
+
     async fn a_lock_is_held_by_one_and_says_who_and_for_how_long(backend: &Backend) -> Result<()> {
         let served = Served::start(backend, "").await?;
         let (mut one, mut two) = (served.client(), served.client());

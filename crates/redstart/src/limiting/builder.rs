@@ -12,7 +12,6 @@ use super::{
     limiter::{Inner, Limiter},
     quota::Quota,
     share::Share,
-    waiters::Waiters,
 };
 use crate::{
     Down,
@@ -107,6 +106,9 @@ impl LimiterBuilder {
     /// take that do not may be exceeded by that tenth. Units of a block that another process needs are refused to it until
     /// they have come back. A [refund](Limiter::refund) of what came out of a block gives nothing back.
     ///
+    /// Of the callers of a hot subject, one at a time asks the store. The others wait for its block, or share its refusal, but
+    /// no longer than the deadline of the store.
+    ///
     /// For one limit, by token bucket or fixed window. Decisions are [`DecidedBy::Lease`](super::DecidedBy::Lease).
     pub fn lease_blocks(mut self, units: u64) -> Self {
         self.block = Some(units);
@@ -184,19 +186,23 @@ impl LimiterBuilder {
             Down::Local(fleet) => Some(Share::new(fleet, clock.now())),
             _ => None,
         };
-        Ok(Limiter(Arc::new(Inner {
+        let limits = Arc::new(Limits::new(limits));
+        let inner = Inner {
             clock,
             leases,
             share,
             shadow: self.shadow,
             store: self.store,
             keys,
-            limits: Arc::new(Limits::new(limits)),
+            limits: limits.clone(),
             refundable: self.refundable,
             down: self.down,
             deny: self.deny.map(DenyCache::new),
-            waiters: Waiters::default(),
             other_quotas: Mutex::default(),
-        })))
+        };
+        Ok(Limiter {
+            inner: Arc::new(inner),
+            limits,
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{limit::Limits, limiter::Limiter};
+use super::limiter::Limiter;
 
 /// Who decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,6 @@ impl Decision {
 /// What was taken. Keep it to [refund](Limiter::refund) it; otherwise drop it.
 pub struct Grant {
     pub(super) limiter: Limiter,
-    pub(super) limits: Arc<Limits>,
     pub(super) subject: Box<str>,
     pub(super) costs: Box<[u64]>,
     pub(super) receipts: Vec<String>,

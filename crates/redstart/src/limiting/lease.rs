@@ -54,8 +54,64 @@ struct Lease {
     wanted: u64,
     since: Instant,
     snapshot: Snapshot,
-    /// Held by the caller that asks the store; the others wait for what it brings.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<Turn>,
+}
+
+/// Whose turn it is to ask the store for a subject. The others wait for what that one brings.
+#[derive(Default)]
+pub(super) struct Turn {
+    line: tokio::sync::Mutex<()>,
+    refused: Mutex<Refused>,
+}
+
+/// What the store refused to those whose turn it was.
+#[derive(Default)]
+struct Refused {
+    times: u64,
+    last: Option<Refusal>,
+}
+
+struct Refusal {
+    cost: u64,
+    until: Instant,
+    snapshot: Snapshot,
+}
+
+impl Turn {
+    /// Waits until those in front have been answered.
+    pub(super) async fn take(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.line.lock().await
+    }
+
+    /// How often the store has refused.
+    pub(super) fn refusals(&self) -> u64 {
+        self.refused.lock().times
+    }
+
+    /// The store was asked at `sent` and refused.
+    pub(super) fn refuse(&self, cost: u64, sent: Instant, snapshot: Snapshot) {
+        let mut refused = self.refused.lock();
+        refused.times += 1;
+        refused.last = sent.checked_add(snapshot.retry_after).map(|until| Refusal {
+            cost,
+            until,
+            snapshot,
+        });
+    }
+
+    /// What the store said while the caller waited, if that refuses the caller too. As with a deny cache, it is not
+    /// refused beyond the moment that the store named.
+    pub(super) fn refused_since(&self, times: u64, cost: u64, now: Instant) -> Option<Snapshot> {
+        let refused = self.refused.lock();
+        let last = refused.last.as_ref().filter(|_| refused.times > times)?;
+        let left = last.until.checked_duration_since(now)?;
+        if left.is_zero() || cost < last.cost {
+            return None;
+        }
+        let mut snapshot = last.snapshot.clone();
+        snapshot.retry_after = left;
+        Some(snapshot)
+    }
 }
 
 impl Leases {
@@ -123,7 +179,7 @@ impl Leases {
     }
 
     /// Whose turn it is to ask the store for this subject. `None` for one that is not known, or not hot.
-    pub(super) fn turn(&self, subject: &str) -> Option<Arc<tokio::sync::Mutex<()>>> {
+    pub(super) fn turn(&self, subject: &str) -> Option<Arc<Turn>> {
         let set = self.set(subject).lock();
         let lease = set.iter().find(|lease| *lease.subject == *subject)?;
         Some(lease.turn.clone())

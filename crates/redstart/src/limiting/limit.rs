@@ -7,11 +7,9 @@ use super::{
     decision::{DecidedBy, Snapshot},
     quota::Quota,
     rule::{Answer, Rule},
+    waiters::Waiters,
 };
-use crate::{
-    error::Result,
-    key::{Entity, Key},
-};
+use crate::error::Result;
 
 /// The limits of one check, in order. There is at least one.
 #[derive(Debug)]
@@ -19,13 +17,19 @@ pub(super) struct Limits {
     pub(super) list: Vec<Limit>,
     /// Tells these limits from others of the same limiter.
     pub(super) id: u64,
+    /// Callers that wait under these limits.
+    pub(super) waiters: Waiters,
 }
 
 impl Limits {
     pub(super) fn new(list: Vec<Limit>) -> Self {
         let parts: Vec<&str> = list.iter().map(|limit| limit.part.as_str()).collect();
         let id = xxhash_rust::xxh3::xxh3_64(parts.join(" ").as_bytes());
-        Self { list, id }
+        Self {
+            list,
+            id,
+            waiters: Waiters::default(),
+        }
     }
 
     /// The highest possible cost, if one of these is above its limit's capacity.
@@ -74,10 +78,6 @@ impl Limit {
                 false => fingerprint,
             },
         })
-    }
-
-    pub(super) fn key(&self, entity: &Entity) -> Key {
-        entity.part(&self.part)
     }
 
     pub(super) fn snapshot(&self, answer: &Answer) -> Snapshot {

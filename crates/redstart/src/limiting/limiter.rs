@@ -1,10 +1,15 @@
 //! The one type of all limiters.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redis::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     algorithm::Algorithm,
@@ -16,7 +21,6 @@ use super::{
     quota::Quota,
     rule::Answer,
     share::Share,
-    waiters::Waiters,
 };
 use crate::{
     Down,
@@ -56,7 +60,7 @@ pub(super) struct Inner {
     pub(super) refundable: bool,
     pub(super) down: Down,
     pub(super) deny: Option<DenyCache>,
-    pub(super) waiters: Waiters,
+    /// Limits under quotas that were given with a check.
     pub(super) other_quotas: Mutex<HashMap<Quota, Arc<Limits>>>,
     pub(super) leases: Option<Leases>,
     /// What this process admits by itself while the store is down.
@@ -86,13 +90,17 @@ pub(super) struct Inner {
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Limiter(pub(super) Arc<Inner>);
+pub struct Limiter {
+    pub(super) inner: Arc<Inner>,
+    /// The limiter's own, or those with another first quota.
+    pub(super) limits: Arc<Limits>,
+}
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
-            .field("namespace", self.0.keys.namespace())
-            .field("limits", &self.0.limits.list)
+            .field("namespace", self.inner.keys.namespace())
+            .field("limits", &self.limits.list)
             .finish_non_exhaustive()
     }
 }
@@ -151,7 +159,7 @@ impl Limiter {
 
     /// The limits by name, in order.
     pub fn limits(&self) -> impl Iterator<Item = (&str, Quota)> {
-        let limits = self.0.limits.list.iter();
+        let limits = self.limits.list.iter();
         limits.map(|limit| (&*limit.name, limit.quota))
     }
 
@@ -166,55 +174,97 @@ impl Limiter {
     ///
     /// Dropped before it is done, the cost may have been taken.
     pub async fn check(&self, subject: &str, cost: u64) -> Result<Decision> {
-        if let Some(leases) = &self.0.leases {
+        if let Some(leases) = self.leases() {
             if cost > 0
-                && let Some(snapshot) = leases.spend(subject, cost, self.0.clock.now())
+                && let Some(snapshot) = leases.spend(subject, cost, self.inner.clock.now())
             {
                 return Ok(self.leased_decision(subject, cost, snapshot));
             }
-            return self.check_leased(leases, subject, cost).await;
-        }
-        match self.0.limits.list.len() {
-            1 => self.check_costs(&self.0.limits, subject, &[cost]).await,
-            n => {
-                self.check_costs(&self.0.limits, subject, &vec![cost; n])
-                    .await
+            if let Some(denied) = self.denied(subject, &[cost]) {
+                return Ok(denied);
             }
+            let namespace = self.inner.keys.namespace();
+            let work = self.check_leased(leases, subject, cost);
+            return observe::operation("limiter.check", namespace, work).await;
+        }
+        match self.limits.list.len() {
+            1 => self.check_costs(subject, &[cost]).await,
+            n => self.check_costs(subject, &vec![cost; n]).await,
         }
     }
 
-    /// Takes a block for the subject, hands the cost out of it and keeps the rest.
+    /// The blocks of this process, which are of the limiter's own quota.
+    fn leases(&self) -> Option<&Leases> {
+        let leases = self.inner.leases.as_ref();
+        leases.filter(|_| Arc::ptr_eq(&self.limits, &self.inner.limits))
+    }
+
+    /// Takes a block for the subject, hands the cost out of it and keeps the rest. One caller at a time asks; those who wait
+    /// get what it brings, or the refusal that it got.
     async fn check_leased(&self, leases: &Leases, subject: &str, cost: u64) -> Result<Decision> {
-        let (limits, clock) = (&self.0.limits, &self.0.clock);
+        let (inner, limits) = (&*self.inner, &*self.limits);
+        let clock = &inner.clock;
+        check_input(limits, &[cost])?;
+        let entity = inner.keys.entity(subject)?;
+        if let Some(max) = limits.never(&[cost]) {
+            return Ok(self.refused(subject, &[cost], Decision::Never { max }));
+        }
+        // One deadline for the wait and for both questions: it is one call.
+        let ends = inner.store.ends();
         let turn = leases.turn(subject);
-        let _turn = match &turn {
-            Some(turn) => Some(turn.lock().await),
+        let _taken = match &turn {
             None => None,
-        };
-        // Somebody may have brought a block meanwhile.
-        if turn.is_some()
-            && let Some(snapshot) = leases.spend(subject, cost, clock.now())
-        {
-            return Ok(self.leased_decision(subject, cost, snapshot));
-        }
-        let sent = clock.now();
-        let units = leases
-            .units(subject, cost, sent)
-            .min(limits.list[0].rule.capacity());
-        let units = units.max(cost);
-        let mut decision = self.check_costs(limits, subject, &[units]).await?;
-        let mut spare = units - cost;
-        if spare > 0 && !matches!(&decision, Decision::Allowed(_)) {
-            // There may be room for the request itself.
-            spare = 0;
-            decision = self.check_costs(limits, subject, &[cost]).await?;
-        }
-        if let Decision::Allowed(grant) = &mut decision {
-            grant.costs = [cost].into();
-            if grant.decided_by() == DecidedBy::Store {
-                let snapshot = grant.snapshot().clone();
-                leases.put(subject, spare, &limits.list[0], sent, clock.now(), snapshot);
+            Some(turn) => {
+                let before = turn.refusals();
+                let Ok(taken) = timeout_at(ends, turn.take()).await else {
+                    let error =
+                        Error::timeout("other requests of the subject waited for the store");
+                    return self.without_store(subject, &[cost], error);
+                };
+                if let Some(snapshot) = leases.spend(subject, cost, clock.now()) {
+                    return Ok(self.leased_decision(subject, cost, snapshot));
+                }
+                if let Some(snapshot) = turn.refused_since(before, cost, clock.now()) {
+                    return Ok(self.limited(subject, &[cost], snapshot));
+                }
+                Some(taken)
             }
+        };
+        let ask = async |units: u64| {
+            let left = ends.saturating_duration_since(Instant::now());
+            let sent = clock.now();
+            let answer = question(limits, &entity, &[units])
+                .run(&inner.store.within(left))
+                .await;
+            let answers = answer.and_then(|value| read(limits, &[units], value));
+            (sent, answers)
+        };
+        let is_refused = |answers: &Result<Vec<Answer>>| {
+            let answers = answers.as_ref();
+            answers.is_ok_and(|answers| answers.iter().any(|answer| answer.wait > 0))
+        };
+        let limit = &limits.list[0];
+        let units = leases.units(subject, cost, clock.now());
+        let mut units = units.min(limit.rule.capacity()).max(cost);
+        let (mut sent, mut answers) = ask(units).await;
+        if units > cost && is_refused(&answers) {
+            // There may be room for the request itself.
+            units = cost;
+            (sent, answers) = ask(cost).await;
+        }
+        if let Some(turn) = &turn
+            && let Ok(answers) = &answers
+            && answers[0].wait > 0
+        {
+            turn.refuse(cost, sent, limit.snapshot(&answers[0]));
+        }
+        // While the store is down, only the request itself is decided: a block is kept nowhere.
+        let decision = self.decide(subject, &[cost], sent, answers)?;
+        if let Decision::Allowed(grant) = &decision
+            && grant.decided_by() == DecidedBy::Store
+        {
+            let snapshot = grant.snapshot().clone();
+            leases.put(subject, units - cost, limit, sent, clock.now(), snapshot);
         }
         Ok(decision)
     }
@@ -222,7 +272,6 @@ impl Limiter {
     fn leased_decision(&self, subject: &str, cost: u64, snapshot: Snapshot) -> Decision {
         Decision::Allowed(Grant {
             limiter: self.clone(),
-            limits: self.0.limits.clone(),
             subject: subject.into(),
             costs: [cost].into(),
             receipts: Vec::new(),
@@ -231,31 +280,25 @@ impl Limiter {
     }
 
     /// In shadow mode, what would be refused is counted and admitted; nothing is taken for it.
-    pub(super) fn refused(
-        &self,
-        limits: &Arc<Limits>,
-        subject: &str,
-        costs: &[u64],
-        refusal: Decision,
-    ) -> Decision {
-        if !self.0.shadow {
+    pub(super) fn refused(&self, subject: &str, costs: &[u64], refusal: Decision) -> Decision {
+        if !self.inner.shadow {
             return refusal;
         }
         observe::event("limiter.shadowed");
         let mut snapshots = match refusal {
             Decision::Limited { snapshot, .. } => vec![snapshot],
-            _ => limits
-                .list
-                .iter()
-                .map(|limit| limit.unknown(0, Duration::ZERO))
-                .collect(),
+            _ => {
+                let limits = self.limits.list.iter();
+                limits
+                    .map(|limit| limit.unknown(0, Duration::ZERO))
+                    .collect()
+            }
         };
         for snapshot in &mut snapshots {
             snapshot.decided_by = DecidedBy::Shadow;
         }
         Decision::Allowed(Grant {
             limiter: self.clone(),
-            limits: limits.clone(),
             subject: subject.into(),
             costs: costs.into(),
             receipts: Vec::new(),
@@ -274,13 +317,11 @@ impl Limiter {
     ///
     /// That of [`check`](Self::check).
     pub async fn check_all(&self, subject: &str, costs: &[u64]) -> Result<Decision> {
-        self.check_costs(&self.0.limits, subject, costs).await
+        self.check_costs(subject, costs).await
     }
 
-    /// Takes `cost` from the subject under a quota of its own, such as that of its plan, in place of the quota of the
-    /// first limit. Further limits hold as they are.
-    ///
-    /// The state belongs to the subject and the quota: a subject whose quota changes starts with fresh state.
+    /// Takes `cost` from the subject under a quota of its own, such as that of its plan: the shortcut for
+    /// [`with_quota`](Self::with_quota) and [`check`](Self::check).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -296,26 +337,59 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check), and [`is_config`](Error::is_config) for a quota that
-    /// [`build`](LimiterBuilder::build) would refuse.
+    /// Those of [`check`](Self::check) and of [`with_quota`](Self::with_quota).
     ///
     /// # Cancel safety
     ///
     /// That of [`check`](Self::check).
     pub async fn check_quota(&self, subject: &str, cost: u64, quota: Quota) -> Result<Decision> {
-        let limits = self.limits_with(quota)?;
-        let costs = vec![cost; limits.list.len()];
-        self.check_costs(&limits, subject, &costs).await
+        self.with_quota(quota)?.check(subject, cost).await
+    }
+
+    /// This limiter with another quota in place of that of its first limit, such as that of a plan. Further limits hold as
+    /// they are, and all calls work as usual. Cheap, so there is no need to keep it.
+    ///
+    /// The state belongs to the subject and the quota: a subject whose quota changes starts with fresh state. A limiter that
+    /// [leases blocks](LimiterBuilder::lease_blocks) does so under its own quota; others are checked at the store.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use redstart::{Store, limiting::{Limiter, Quota}};
+    /// let store = Store::connect("memory://").await?;
+    /// let api = Limiter::token_bucket(&store, "shop", "api", Quota::per_hour(10)).build()?;
+    ///
+    /// let premium = api.with_quota(Quota::per_hour(1000))?;
+    /// assert!(premium.check("ann", 50).await?.is_allowed());
+    /// assert_eq!(premium.peek("ann").await?.remaining, 950);
+    /// assert_eq!(api.peek("ann").await?.remaining, 10);
+    /// // The subjects of each plan in one round trip.
+    /// let decisions = premium.check_many(&[("ann", 20), ("eve", 20)]).await;
+    /// # assert!(decisions.into_iter().all(|decision| decision.is_ok_and(|decision| decision.is_allowed())));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a quota that [`build`](LimiterBuilder::build) would refuse.
+    pub fn with_quota(&self, quota: Quota) -> Result<Self> {
+        Ok(Self {
+            inner: self.inner.clone(),
+            limits: self.limits_with(quota)?,
+        })
     }
 
     /// The limits with another first quota. Few quotas are in use, so they are kept.
     fn limits_with(&self, quota: Quota) -> Result<Arc<Limits>> {
-        let mut known = self.0.other_quotas.lock();
+        let inner = &*self.inner;
+        let old = &inner.limits.list;
+        if quota == old[0].quota {
+            return Ok(inner.limits.clone());
+        }
+        let mut known = inner.other_quotas.lock();
         if let Some(limits) = known.get(&quota) {
             return Ok(limits.clone());
         }
-        let refundable = self.0.refundable;
-        let old = &self.0.limits.list;
+        let refundable = inner.refundable;
         let mut list = vec![Limit::new(
             &old[0].name,
             false,
@@ -335,46 +409,37 @@ impl Limiter {
         Ok(limits)
     }
 
-    pub(super) async fn check_costs(
-        &self,
-        limits: &Arc<Limits>,
-        subject: &str,
-        costs: &[u64],
-    ) -> Result<Decision> {
-        let inner = &*self.0;
+    pub(super) async fn check_costs(&self, subject: &str, costs: &[u64]) -> Result<Decision> {
+        let (inner, limits) = (&*self.inner, &*self.limits);
         // A repeat of what was refused is not an operation: it is over before one could begin.
-        if let Some(denied) = self.denied(limits, subject, costs) {
+        if let Some(denied) = self.denied(subject, costs) {
             return Ok(denied);
         }
         observe::operation("limiter.check", inner.keys.namespace(), async {
             check_input(limits, costs)?;
             let entity = inner.keys.entity(subject)?;
             if let Some(max) = limits.never(costs) {
-                return Ok(self.refused(limits, subject, costs, Decision::Never { max }));
+                return Ok(self.refused(subject, costs, Decision::Never { max }));
             }
             let sent = inner.clock.now();
             let answers = match question(limits, &entity, costs).run(&inner.store).await {
                 Ok(value) => read(limits, costs, value),
                 Err(error) => Err(error),
             };
-            self.decide(limits, subject, costs, sent, answers)
+            self.decide(subject, costs, sent, answers)
         })
         .await
     }
 
     /// The answer of the deny cache, if it has one.
-    pub(super) fn denied(
-        &self,
-        limits: &Arc<Limits>,
-        subject: &str,
-        costs: &[u64],
-    ) -> Option<Decision> {
-        let deny = self.0.deny.as_ref()?;
+    pub(super) fn denied(&self, subject: &str, costs: &[u64]) -> Option<Decision> {
+        let limits = &*self.limits;
+        let deny = self.inner.deny.as_ref()?;
         if costs.len() != limits.list.len() || limits.never(costs).is_some() {
             return None;
         }
         let (retry_after, mut snapshot) =
-            deny.get(subject, limits.id, costs, self.0.clock.now())?;
+            deny.get(subject, limits.id, costs, self.inner.clock.now())?;
         observe::event("limiter.denied_locally");
         snapshot.decided_by = DecidedBy::DenyCache;
         snapshot.retry_after = retry_after;
@@ -382,22 +447,22 @@ impl Limiter {
             retry_after,
             snapshot,
         };
-        Some(self.refused(limits, subject, costs, refusal))
+        Some(self.refused(subject, costs, refusal))
     }
 
     /// Turns what the store said, or that it did not, into a decision.
     pub(super) fn decide(
         &self,
-        limits: &Arc<Limits>,
         subject: &str,
         costs: &[u64],
         sent: Instant,
         answers: Result<Vec<Answer>>,
     ) -> Result<Decision> {
+        let limits = &*self.limits;
         let answers = match answers {
             Ok(answers) => answers,
             Err(error) if error.is_store_down() => {
-                return self.without_store(limits, subject, costs, error);
+                return self.without_store(subject, costs, error);
             }
             Err(error) => return Err(error),
         };
@@ -409,7 +474,6 @@ impl Limiter {
             let account = limits.list.iter().any(|l| l.rule.refund_script().is_some());
             return Ok(Decision::Allowed(Grant {
                 limiter: self.clone(),
-                limits: limits.clone(),
                 subject: subject.into(),
                 costs: costs.into(),
                 receipts: match account {
@@ -419,52 +483,50 @@ impl Limiter {
                 snapshots,
             }));
         }
-        observe::event("limiter.limited");
         let snapshot = tightest(&snapshots).clone();
-        if let Some(deny) = &self.0.deny {
-            deny.put(
-                subject,
-                limits.id,
-                costs,
-                sent,
-                self.0.clock.now(),
-                &snapshot,
-            );
+        if let Some(deny) = &self.inner.deny {
+            let now = self.inner.clock.now();
+            deny.put(subject, limits.id, costs, sent, now, &snapshot);
         }
+        Ok(self.limited(subject, costs, snapshot))
+    }
+
+    /// The store refused.
+    fn limited(&self, subject: &str, costs: &[u64], snapshot: Snapshot) -> Decision {
+        observe::event("limiter.limited");
         let refusal = Decision::Limited {
             retry_after: snapshot.retry_after,
             snapshot,
         };
-        Ok(self.refused(limits, subject, costs, refusal))
+        self.refused(subject, costs, refusal)
     }
 
     pub(super) fn without_store(
         &self,
-        limits: &Arc<Limits>,
         subject: &str,
         costs: &[u64],
         error: Error,
     ) -> Result<Decision> {
+        let (inner, limits) = (&*self.inner, &*self.limits);
         observe::event("limiter.store_down");
-        tracing::debug!(%error, policy = ?self.0.down, "a limiter's store is down");
+        tracing::debug!(%error, policy = ?inner.down, "a limiter's store is down");
         let refuse = |retry_after| {
             let refusal = Decision::Limited {
                 retry_after,
                 snapshot: limits.list[0].unknown(0, retry_after),
             };
-            Ok(self.refused(limits, subject, costs, refusal))
+            Ok(self.refused(subject, costs, refusal))
         };
-        if let Some(share) = &self.0.share
-            && let Err(wait) = share.take(limits, subject, costs, self.0.clock.now())
+        if let Some(share) = &inner.share
+            && let Err(wait) = share.take(limits, subject, costs, inner.clock.now())
         {
             return refuse(wait);
         }
-        match self.0.down {
+        match inner.down {
             Down::Fail => Err(error),
             Down::Refuse => refuse(DOWN_RETRY),
             Down::Allow | Down::Local(_) => Ok(Decision::Allowed(Grant {
                 limiter: self.clone(),
-                limits: limits.clone(),
                 subject: subject.into(),
                 costs: costs.into(),
                 receipts: Vec::new(),
@@ -493,14 +555,13 @@ impl Limiter {
     ///
     /// Those of [`peek`](Self::peek).
     pub async fn peek_all(&self, subject: &str) -> Result<Vec<Snapshot>> {
-        let inner = &*self.0;
+        let (inner, limits) = (&*self.inner, &*self.limits);
         observe::operation("limiter.peek", inner.keys.namespace(), async {
-            let limits = &inner.limits.list;
             let entity = inner.keys.entity(subject)?;
-            let costs = vec![1; limits.len()];
-            let call = question_all(&inner.limits, &entity, &costs, "look");
-            let answers = read_all(&inner.limits, &costs, call.run(&inner.store).await?)?;
-            let pairs = limits.iter().zip(&answers);
+            let costs = vec![1; limits.list.len()];
+            let call = question_all(limits, &entity, &costs, "look");
+            let answers = read_all(limits, &costs, call.run(&inner.store).await?)?;
+            let pairs = limits.list.iter().zip(&answers);
             Ok(pairs
                 .map(|(limit, answer)| limit.snapshot(answer))
                 .collect())
@@ -524,16 +585,16 @@ impl Limiter {
     /// Dropped while it waits, nothing was taken and the place in line is free; dropped while it asks, the cost may have
     /// been taken.
     pub async fn acquire(&self, subject: &str, cost: u64, within: Duration) -> Result<Decision> {
-        let limits = &self.0.limits;
+        let limits = &*self.limits;
         let costs = vec![cost; limits.list.len()];
         // No place in line makes room for this.
         if let Some(max) = limits.never(&costs) {
             let never = Decision::Never { max };
-            return Ok(self.refused(limits, subject, &costs, never));
+            return Ok(self.refused(subject, &costs, never));
         }
-        let clock = &self.0.clock;
+        let clock = &self.inner.clock;
         let deadline = clock.now().checked_add(within);
-        let mut place = self.0.waiters.join(subject);
+        let mut place = limits.waiters.join(subject);
         let in_time = tokio::select! {
             biased;
             () = place.reach_head() => true,
@@ -547,18 +608,16 @@ impl Limiter {
                         retry_after: snapshot.retry_after.max(Duration::from_millis(1)),
                         snapshot,
                     };
-                    Ok(self.refused(limits, subject, &costs, refusal))
+                    Ok(self.refused(subject, &costs, refusal))
                 }
-                Err(error) if error.is_store_down() => {
-                    self.without_store(limits, subject, &costs, error)
-                }
+                Err(error) if error.is_store_down() => self.without_store(subject, &costs, error),
                 Err(error) => Err(error),
             };
         }
         loop {
-            let decision = match &self.0.leases {
+            let decision = match self.leases() {
                 Some(_) => self.check(subject, cost).await?,
-                None => self.check_costs(limits, subject, &costs).await?,
+                None => self.check_costs(subject, &costs).await?,
             };
             let Decision::Limited { retry_after, .. } = &decision else {
                 return Ok(decision);
@@ -573,7 +632,12 @@ impl Limiter {
         }
     }
 
-    /// Forgets all that the subject has taken.
+    /// Forgets all that the subject has taken: under the limiter's own quota, under further limits, and under every other
+    /// quota that this process has given to [`with_quota`](Self::with_quota) or [`check_quota`](Self::check_quota), of which
+    /// it remembers up to 256.
+    ///
+    /// Nothing keeps a list of the quotas that other processes gave. One that this process may not have used is named first, as
+    /// in `limiter.with_quota(premium)?.reset("ann")`.
     ///
     /// # Errors
     ///
@@ -583,12 +647,19 @@ impl Limiter {
     ///
     /// Dropped before it is done, the subject may or may not be forgotten.
     pub async fn reset(&self, subject: &str) -> Result<()> {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         observe::operation("limiter.reset", inner.keys.namespace(), async {
             let entity = inner.keys.entity(subject)?;
+            let mut all = vec![inner.limits.clone(), self.limits.clone()];
+            all.extend(inner.other_quotas.lock().values().cloned());
+            let parts: BTreeSet<&str> = all
+                .iter()
+                .flat_map(|limits| &limits.list)
+                .map(|limit| limit.part.as_str())
+                .collect();
             let mut cmd = redis::cmd("DEL");
-            for limit in &inner.limits.list {
-                cmd.arg(limit.key(&entity));
+            for part in parts {
+                cmd.arg(entity.part(part));
             }
             inner.store.query::<()>(&cmd).await?;
             if let Some(deny) = &inner.deny {

@@ -49,7 +49,8 @@ impl Together {
 }
 
 impl Limiter {
-    /// Checks many subjects with their costs, each on its own, in one round trip per node. The answers are in order.
+    /// Checks many subjects with their costs, each on its own, in one round trip per node. The answers are in order. For
+    /// subjects with another quota there is [`with_quota`](Self::with_quota).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -71,7 +72,7 @@ impl Limiter {
     ///
     /// Dropped before it is done, any of the costs may have been taken.
     pub async fn check_many(&self, requests: &[(&str, u64)]) -> Vec<Result<Decision>> {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         let work = async { Ok(self.ask_many(requests).await) };
         // As a whole it cannot fail.
         observe::operation("limiter.check_many", inner.keys.namespace(), work)
@@ -80,7 +81,7 @@ impl Limiter {
     }
 
     async fn ask_many(&self, requests: &[(&str, u64)]) -> Vec<Result<Decision>> {
-        let (inner, limits) = (&*self.0, &self.0.limits);
+        let (inner, limits) = (&*self.inner, &*self.limits);
         let namespace = inner.keys.namespace();
         let named = |error: Error| error.during("limiter.check_many", namespace);
         let mut answers: Vec<Option<Result<Decision>>> = Vec::with_capacity(requests.len());
@@ -113,7 +114,7 @@ impl Limiter {
         };
         for ((at, _, costs), value) in asked.iter().zip(values) {
             let said = value.and_then(|value| read(limits, costs, value));
-            let decision = self.decide(limits, requests[*at].0, costs, sent, said);
+            let decision = self.decide(requests[*at].0, costs, sent, said);
             answers[*at] = Some(decision.map_err(named));
         }
         answers.into_iter().flatten().collect()
@@ -121,13 +122,13 @@ impl Limiter {
 
     /// The answer to a request that needs no round trip.
     fn without_asking(&self, subject: &str, costs: &[u64]) -> Result<Option<Decision>> {
-        let limits = &self.0.limits;
+        let limits = &*self.limits;
         check_input(limits, costs)?;
         if let Some(max) = limits.never(costs) {
             let never = Decision::Never { max };
-            return Ok(Some(self.refused(limits, subject, costs, never)));
+            return Ok(Some(self.refused(subject, costs, never)));
         }
-        Ok(self.denied(limits, subject, costs))
+        Ok(self.denied(subject, costs))
     }
 
     /// Takes from several limiters, each with a subject and a cost of its own, or from none of them: a user, an address
@@ -164,7 +165,7 @@ impl Limiter {
     /// Dropped before it is done, any of the costs may have been taken.
     pub async fn check_together(requests: &[(&Limiter, &str, u64)]) -> Result<Together> {
         for (at, (limiter, _, cost)) in requests.iter().enumerate() {
-            let (inner, limits) = (&limiter.0, &limiter.0.limits);
+            let (inner, limits) = (&limiter.inner, &limiter.limits);
             if limits.list.iter().any(|l| l.rule.refund_script().is_none()) {
                 return Err(no_account().during("limiter.check", inner.keys.namespace()));
             }
@@ -175,14 +176,12 @@ impl Limiter {
         // Past the blocks of this process: what is taken out of one cannot be given back.
         let costs: Vec<Vec<u64>> = requests
             .iter()
-            .map(|(limiter, _, cost)| vec![*cost; limiter.0.limits.list.len()])
+            .map(|(limiter, _, cost)| vec![*cost; limiter.limits.list.len()])
             .collect();
         let checks = requests
             .iter()
             .zip(&costs)
-            .map(|((limiter, subject, _), costs)| {
-                limiter.check_costs(&limiter.0.limits, subject, costs)
-            });
+            .map(|((limiter, subject, _), costs)| limiter.check_costs(subject, costs));
         let (mut grants, mut refusal, mut failure) = (Vec::new(), None, None);
         for (at, decision) in join_all(checks).await.into_iter().enumerate() {
             match decision {

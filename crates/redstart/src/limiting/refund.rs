@@ -26,12 +26,12 @@ impl Limiter {
     ///
     /// Dropped before it is done, the grant may or may not have been credited, never twice.
     pub async fn refund(&self, grant: Grant) -> Result<u64> {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         observe::operation("limiter.refund", inner.keys.namespace(), async {
-            if !Arc::ptr_eq(&self.0, &grant.limiter.0) {
+            if !Arc::ptr_eq(&self.inner, &grant.limiter.inner) {
                 return Err(Error::config("the grant belongs to another limiter"));
             }
-            let limits = &grant.limits.list;
+            let limits = &grant.limiter.limits.list;
             if limits
                 .iter()
                 .any(|limit| limit.rule.refund_script().is_none())

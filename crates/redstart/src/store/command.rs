@@ -111,6 +111,20 @@ pub(crate) fn asks_for_writes(cmd: &Cmd) -> bool {
     name(cmd).is_some_and(|name| is_any(name, &["WAIT", "WAITAOF"]))
 }
 
+/// Whether a transaction was carried out, by the command that ended it and its reply.
+pub(crate) fn was_executed(end: &Cmd, reply: &redis::Value) -> bool {
+    name(end).is_some_and(|name| is_any(name, &["EXEC"])) && *reply != redis::Value::Nil
+}
+
+/// Whether the command may write, in a way that replicas and the log get to see. What only changes its connection does not.
+pub(crate) fn may_write(cmd: &Cmd) -> bool {
+    const OTHERS: &[&str] = &[
+        "WAIT", "WAITAOF", "WATCH", "UNWATCH", "MULTI", "DISCARD", "EXEC", "CLIENT", "CONFIG",
+        "ACL",
+    ];
+    !only_reads(cmd) && !name(cmd).is_some_and(|name| is_any(name, OTHERS))
+}
+
 /// Whether the command changes nothing, so that sending it twice does no harm.
 pub(crate) fn only_reads(cmd: &Cmd) -> bool {
     name(cmd).is_some_and(|name| {
@@ -254,7 +268,10 @@ mod tests {
             "XREADGROUP",
             "nosuchcommandofthisverylongname",
         ] {
-            assert!(!only_reads(&redis::cmd(write)));
+            assert!(!only_reads(&redis::cmd(write)) && may_write(&redis::cmd(write)));
+        }
+        for neither in ["watch", "MULTI", "WAIT", "CLIENT"] {
+            assert!(!only_reads(&redis::cmd(neither)) && !may_write(&redis::cmd(neither)));
         }
     }
 

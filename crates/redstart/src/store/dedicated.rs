@@ -11,7 +11,9 @@ use super::{
     backend::Backend,
     command::{self, Connection},
     credentials::Rotations,
-    request::{Body, Failure, Request, array, compose, is_refusal, refused_whole},
+    request::{
+        Body, Failure, Request, array, compose, convert, count_doubt, is_refusal, refused_whole,
+    },
     retry::{Destination, persist},
     transport::{Dial, Wire},
 };
@@ -44,7 +46,8 @@ use crate::{
 /// # Replication
 ///
 /// `WAIT` and `WAITAOF` speak of what was written over their connection, so they are sent here, after the write. If the
-/// connection was lost in between, they are errors and not an answer about nothing.
+/// connection was lost in between, they are errors and not an answer about nothing, also if something else was written
+/// since: write again what has to be confirmed. The same if nothing was written.
 ///
 /// # Transactions
 ///
@@ -76,6 +79,7 @@ pub struct Dedicated {
     asked: Option<Arc<Dial>>,
     next: Option<Arc<Dial>>,
     transaction: Transaction,
+    writes: Writes,
     greeting: Option<Arc<Cmd>>,
 }
 
@@ -141,6 +145,61 @@ impl Open {
 struct Transaction {
     watching: bool,
     multi: bool,
+    /// A command that writes was queued.
+    writes: bool,
+}
+
+/// What a question for earlier writes would be about.
+#[derive(Default)]
+struct Writes {
+    /// The connection has carried one.
+    carried: bool,
+    /// One was carried since the last question was answered.
+    unasked: bool,
+    /// One was carried by a connection that is gone, and nobody has asked for it yet.
+    lost: bool,
+}
+
+impl Writes {
+    /// There is a new connection.
+    fn begin(&mut self) {
+        *self = Self {
+            lost: self.lost || self.unasked,
+            ..Self::default()
+        };
+    }
+
+    fn note(&mut self) {
+        self.carried = true;
+        self.unasked = true;
+    }
+
+    /// A question has been answered.
+    fn confirm(&mut self) {
+        self.unasked = false;
+    }
+
+    /// Whether a question would be answered about less than the caller wrote. The caller hears of it, and writes again: until then,
+    /// there is nothing to ask for.
+    fn refuse(&mut self, body: &Body<'_>) -> bool {
+        let asks = match body {
+            Body::One(cmd) => command::asks_for_writes(cmd).then_some(false),
+            Body::Many { pipeline, .. } => {
+                let mut commands = pipeline.cmd_iter();
+                let asked = commands.position(command::asks_for_writes);
+                let mut before = pipeline.cmd_iter().take(asked.unwrap_or_default());
+                asked.map(|_| before.any(command::may_write))
+            }
+        };
+        let Some(written_before) = asks else {
+            return false;
+        };
+        if !self.lost && (self.carried || written_before) {
+            return false;
+        }
+        *self = Self::default();
+        true
+    }
 }
 
 impl Transaction {
@@ -168,24 +227,16 @@ impl Transaction {
         }
     }
 
-    /// The server carried this out.
-    fn note(&mut self, body: &Body<'_>) {
-        match body {
-            Body::One(cmd) => match command::name(cmd) {
-                Some(name) if name.eq_ignore_ascii_case(b"WATCH") => self.watching = true,
-                Some(name) if name.eq_ignore_ascii_case(b"MULTI") => self.multi = true,
-                Some(_) if Self::is_end(cmd) && self.multi => *self = Self::default(),
-                Some(name) if name.eq_ignore_ascii_case(b"UNWATCH") && !self.multi => {
-                    self.watching = false;
-                }
-                _ => {}
-            },
-            Body::Many { pipeline, .. } if pipeline.is_transaction() => *self = Self::default(),
-            Body::Many { pipeline, .. } => {
-                for cmd in pipeline.cmd_iter() {
-                    self.note(&Body::One(cmd));
-                }
+    /// The server carried this command out.
+    fn note(&mut self, cmd: &Cmd) {
+        match command::name(cmd) {
+            Some(name) if name.eq_ignore_ascii_case(b"WATCH") => self.watching = true,
+            Some(name) if name.eq_ignore_ascii_case(b"MULTI") => self.multi = true,
+            Some(_) if Self::is_end(cmd) && self.multi => *self = Self::default(),
+            Some(name) if name.eq_ignore_ascii_case(b"UNWATCH") && !self.multi => {
+                self.watching = false;
             }
+            _ => self.writes |= self.multi && command::may_write(cmd),
         }
     }
 }
@@ -200,6 +251,7 @@ impl Dedicated {
             asked: None,
             next: None,
             transaction: Transaction::default(),
+            writes: Writes::default(),
             greeting: None,
         }
     }
@@ -225,7 +277,7 @@ impl Dedicated {
     ///
     /// Those of [`Store::query`](crate::Store::query). After the connection was lost while keys were watched or a
     /// transaction was open, [`is_unavailable`](Error::is_unavailable), once; nothing was sent. The same for `WAIT` and
-    /// `WAITAOF` on a connection that has carried nothing yet.
+    /// `WAITAOF` after a connection was lost that had carried a write, and where none was carried yet.
     ///
     /// # Cancel safety
     ///
@@ -234,7 +286,9 @@ impl Dedicated {
     /// that move or lend (`BLMOVE`, `XREADGROUP`). On the embedded engine nothing is lost with either.
     pub async fn query<T: FromRedisValue>(&mut self, cmd: &Cmd, wait: Duration) -> Result<T> {
         let value = self.request(Body::One(cmd), wait).await?;
-        Ok(redis::from_redis_value(value)?)
+        // An EXEC that was aborted has carried nothing out.
+        let aborted = Transaction::is_end(cmd) && value == Value::Nil;
+        convert(value, aborted || command::only_reads(cmd))
     }
 
     /// Sends a pipeline on this connection and reads its replies. All its keys belong to the slot of the key that
@@ -257,6 +311,11 @@ impl Dedicated {
         if body.replies() == 0 {
             return Ok(Value::Array(Vec::new()));
         }
+        #[cfg(feature = "engine")]
+        if self.backend.is_embedded() {
+            // As on the shared store. The session is not taken out yet: dropped here, nothing is lost.
+            tokio::task::coop::consume_budget().await;
+        }
         let within = wait.saturating_add(self.deadline);
         let now = Instant::now();
         // A century is as good as for ever, and an instant has an end.
@@ -272,7 +331,54 @@ impl Dedicated {
         if is_lost && is_end {
             self.transaction = Transaction::default();
         }
-        reply.inspect_err(super::handle::count_doubt)
+        reply.inspect_err(count_doubt)
+    }
+
+    /// The server carried this out, as far as it did not answer with errors.
+    fn note(&mut self, body: &Body<'_>, reply: &Value) {
+        match body {
+            Body::One(cmd) => self.note_one(cmd, reply),
+            Body::Many { pipeline, .. } if pipeline.is_transaction() => {
+                self.transaction = Transaction::default();
+                let aborted =
+                    matches!(reply, Value::Array(replies) if replies.last() == Some(&Value::Nil));
+                if !aborted && pipeline.cmd_iter().any(command::may_write) {
+                    self.writes.note();
+                }
+            }
+            Body::Many {
+                pipeline, offset, ..
+            } => {
+                let replies = match reply {
+                    Value::Array(replies) => &replies[..],
+                    _ => &[],
+                };
+                for (at, cmd) in pipeline.cmd_iter().enumerate() {
+                    // Of a reply that was not wanted it is not known what it says.
+                    let reply = at.checked_sub(*offset).and_then(|at| replies.get(at));
+                    self.note_one(cmd, reply.unwrap_or(&Value::Okay));
+                }
+            }
+        }
+    }
+
+    fn note_one(&mut self, cmd: &Cmd, reply: &Value) {
+        if let Value::ServerError(error) = reply {
+            let body = Body::One(cmd);
+            self.transaction.note_error(&body, Some(error.code()));
+            return;
+        }
+        let is_over = self.transaction.multi && Transaction::is_end(cmd);
+        let wrote = match is_over {
+            true => self.transaction.writes && command::was_executed(cmd, reply),
+            false => command::may_write(cmd) && !self.transaction.multi,
+        };
+        self.transaction.note(cmd);
+        if wrote {
+            self.writes.note();
+        } else if command::asks_for_writes(cmd) {
+            self.writes.confirm();
+        }
     }
 
     async fn open(&mut self, deadline: Instant) -> Result<State, Failure> {
@@ -321,13 +427,21 @@ impl Destination for Dedicated {
                     "the connection was lost while keys were watched or a transaction was open: begin again",
                 )));
             }
-            State::Closed if begins_with_a_question(&request.body) => {
-                return Err(Failure::Down(Error::unavailable(
-                    "nothing was written over this connection that could be confirmed: it is new, or was lost",
-                )));
+            state => {
+                if matches!(state, State::Closed) {
+                    self.writes.begin();
+                }
+                if self.writes.refuse(&request.body) {
+                    self.connection = state;
+                    return Err(Failure::Down(Error::unavailable(
+                        "nothing was written over this connection that could be confirmed, or it was lost after the write",
+                    )));
+                }
+                match state {
+                    State::Closed => self.open(request.deadline).await?,
+                    state => state,
+                }
             }
-            State::Closed => self.open(request.deadline).await?,
-            state => state,
         };
         match state {
             State::Closed => Err(Failure::NotSent(Error::unavailable("not connected"))),
@@ -351,8 +465,8 @@ impl Destination for Dedicated {
                     open.dial.note_refusal(error);
                 }
                 match &outcome {
-                    Ok(_) => match refused {
-                        None => self.transaction.note(&request.body),
+                    Ok(reply) => match refused {
+                        None => self.note(&request.body, reply),
                         // Nothing happened, so all of it is sent again.
                         Some((error, true)) => {
                             self.asked = Some(open.dial);
@@ -360,7 +474,7 @@ impl Destination for Dedicated {
                         }
                         // The caller gets the replies; the next call goes where they lead.
                         Some((error, false)) => {
-                            self.transaction.note(&request.body);
+                            self.note(&request.body, reply);
                             self.next = self.backend.redirected(&error, Some(&open.dial));
                             return outcome;
                         }
@@ -399,7 +513,7 @@ impl Destination for Dedicated {
                     }
                 };
                 match &outcome {
-                    Ok(_) => self.transaction.note(&request.body),
+                    Ok(reply) => self.note(&request.body, reply),
                     Err(error) => {
                         let code = error.server_code();
                         self.transaction.note_error(&request.body, code);
@@ -428,17 +542,6 @@ impl Destination for Dedicated {
             Ok(dial) => dial.place(),
             Err(_) => self.backend.place(),
         }
-    }
-}
-
-/// Whether the first command asks what became of earlier writes of this connection.
-fn begins_with_a_question(body: &Body<'_>) -> bool {
-    match body {
-        Body::One(cmd) => command::asks_for_writes(cmd),
-        Body::Many { pipeline, .. } => pipeline
-            .cmd_iter()
-            .next()
-            .is_some_and(command::asks_for_writes),
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     extension::Extensions,
     location::{self, Settings},
     pool::Node,
-    request::{Body, Request, array, compose},
+    request::{Body, Request, array, compose, convert, count_doubt},
     subscription::Hubs,
     transport::Dial,
 };
@@ -149,15 +149,16 @@ impl Store {
     /// # Errors
     ///
     /// [`is_timeout`](Error::is_timeout) after the deadline, [`is_unavailable`](Error::is_unavailable) when
-    /// the server cannot be reached or cannot serve, [`is_codec`](Error::is_codec) if the reply is not a `T`,
-    /// and otherwise the server's own error with its [code](Error::server_code).
+    /// the server cannot be reached or cannot serve, [`is_codec`](Error::is_codec) if the reply is not a `T`
+    /// (and [in doubt](Error::is_in_doubt) if the command may have written: it was carried out), and otherwise the server's own
+    /// error with its [code](Error::server_code).
     ///
     /// # Cancel safety
     ///
     /// Dropped before it is done, the command may or may not have been carried out.
     pub async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
         let request = Request::one(cmd, self.ends());
-        Ok(redis::from_redis_value(self.request(request).await?)?)
+        convert(self.request(request).await?, command::only_reads(cmd))
     }
 
     /// As [`query`](Self::query), for a command that only reads and whose answer may be stale: a replica may give it, if the
@@ -224,7 +225,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query); also if any command of the pipeline failed.
+    /// Those of [`query`](Self::query); also if any command of the pipeline failed. If another one wrote, it is
+    /// [in doubt](Error::is_in_doubt).
     ///
     /// # Cancel safety
     ///
@@ -689,12 +691,6 @@ impl Store {
         Handle::try_current()
             .ok()
             .or_else(|| self.shared.runtime.clone())
-    }
-}
-
-pub(super) fn count_doubt(error: &Error) {
-    if error.is_in_doubt() {
-        metrics::counter!("redstart_store_doubts_total").increment(1);
     }
 }
 

@@ -205,7 +205,7 @@ impl Mirror {
     }
 
     fn measure(&self) {
-        let node = self.dial.place();
+        let node = self.dial.node();
         let age = self.age().unwrap_or_else(|| self.begun.elapsed());
         metrics::gauge!("redstart_store_mirror_age_seconds", "node" => node.clone())
             .set(age.as_secs_f64());

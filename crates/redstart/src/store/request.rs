@@ -277,11 +277,26 @@ pub(crate) fn array(reply: Value) -> Result<Vec<Value>> {
     }
 }
 
+/// Reads the reply to a command, or to a script that `repeats` without harm.
+///
+/// # Errors
+///
+/// The reply is not a `T`. What it answers was carried out, so the error is in doubt like one whose reply was lost: who repeats
+/// the command carries it out twice.
+pub(crate) fn convert<T: FromRedisValue>(reply: Value, repeats: bool) -> Result<T> {
+    redis::from_redis_value(reply).map_err(|error| {
+        let error = Error::from(error).doubt(!repeats);
+        count_doubt(&error);
+        error
+    })
+}
+
 /// Takes the replies of a pipeline apart as the client does, which alone knows what the pipeline ignores.
 ///
 /// # Errors
 ///
-/// A command of it failed. If another one wrote, the error is in doubt: who repeats the pipeline writes that again.
+/// A command of it failed, or a reply is not what the caller expects. If a command wrote, the error is in doubt: who repeats the
+/// pipeline writes that again.
 pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value) -> Result<T> {
     /// A connection that has the replies already.
     struct Answered(Vec<Value>);
@@ -313,6 +328,7 @@ pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value
     answers.iter_mut().for_each(forget_arguments);
     let half_done = is_half_done(pipeline, &replies);
     let not_kept = inside(pipeline, &replies).iter().any(is_not_kept);
+    let aborted = pipeline.is_transaction() && replies[..] == [Value::Nil];
     let composed = match &replies[..] {
         // EXEC itself failed. The client would report only that this is not a list of replies.
         [Value::ServerError(error)] if pipeline.is_transaction() => Err(error.clone().into()),
@@ -321,9 +337,20 @@ pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value
     composed.map_err(|error: RedisError| {
         let error = Error::from(error);
         let only_reads = pipeline.cmd_iter().all(command::only_reads);
-        let in_doubt = half_done || (not_kept && !only_reads);
-        error.doubt(in_doubt)
+        // All went well there, and here it cannot be read.
+        let unread = error.is_codec() && !aborted;
+        let in_doubt = half_done || ((not_kept || unread) && !only_reads);
+        let error = error.doubt(in_doubt);
+        count_doubt(&error);
+        error
     })
+}
+
+/// Counts an error that a caller gets and that is in doubt.
+pub(super) fn count_doubt(error: &Error) {
+    if error.is_in_doubt() {
+        metrics::counter!("redstart_store_doubts_total").increment(1);
+    }
 }
 
 /// The replies to the commands, without the frame of a transaction.
@@ -371,6 +398,20 @@ mod tests {
         let error = composed.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
         assert!(!error.is_in_doubt(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_cannot_be_read_is_in_doubt_if_something_was_carried_out() {
+        let mut pipeline = redis::pipe();
+        pipeline.atomic().cmd("INCR").arg("a");
+        for (reply, in_doubt) in [("*1\r\n*1\r\n:7\r\n", true), ("*1\r\n$-1\r\n", false)] {
+            let reply = redis::parse_redis_value(reply.as_bytes()).unwrap();
+            let error = compose::<((i64, i64),)>(&pipeline, reply)
+                .await
+                .unwrap_err();
+            assert!(error.is_codec(), "{error}");
+            assert_eq!(error.is_in_doubt(), in_doubt, "{error}");
+        }
     }
 
     #[test]

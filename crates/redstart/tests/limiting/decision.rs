@@ -265,6 +265,83 @@ matrix! {
         Ok(())
     }
 
+    async fn a_reset_forgets_what_was_taken_under_every_quota(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for way in Way::ALL {
+            let limiter = way.limiter(&store, backend.namespace(), 2, LONG)
+                .and("daily", Algorithm::FixedWindow, Quota::per(50, LONG)).deny_cache(100).build()?;
+            let (premium, gold) = (Quota::per(20, LONG), Quota::per(30, LONG));
+            assert!(limiter.check("ann", 2).await?.is_allowed(), "{way:?}");
+            for quota in [premium, gold] {
+                assert!(limiter.check_quota("ann", 10, quota).await?.is_allowed(), "{way:?}");
+                assert!(limiter.check_quota("bob", 10, quota).await?.is_allowed(), "{way:?}");
+            }
+            limiter.reset("ann").await?;
+            assert!(limiter.check("ann", 2).await?.is_allowed(), "{way:?}");
+            assert!(limiter.check_quota("ann", 20, premium).await?.is_allowed(), "{way:?}");
+            assert!(limiter.check_quota("ann", 28, gold).await?.is_allowed(), "{way:?}");
+            assert!(!limiter.check_quota("bob", 11, premium).await?.is_allowed(), "another subject, {way:?}");
+        }
+        Ok(())
+    }
+
+    async fn a_limiter_with_another_quota_does_all_that_a_limiter_does(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for way in Way::ALL {
+            let builder = way.limiter(&store, backend.namespace(), 2, LONG)
+                .and("daily", Algorithm::FixedWindow, Quota::per(50, LONG)).deny_cache(100);
+            let limiter = builder.clone().build()?;
+            let premium = limiter.with_quota(Quota::per(20, LONG))?;
+            assert_eq!(premium.limits().map(|(_, quota)| quota.units()).collect::<Vec<_>>(), [20, 50]);
+            let left = async |limiter: &Limiter, subject: &str| -> anyhow::Result<u64> {
+                Ok(limiter.peek_all(subject).await?[0].remaining)
+            };
+            assert!(premium.check("ann", 5).await?.is_allowed(), "{way:?}");
+            assert_eq!((left(&premium, "ann").await?, left(&limiter, "ann").await?), (15, 2), "{way:?}");
+            assert!(premium.check_all("ann", &[4, 1]).await?.is_allowed(), "{way:?}");
+            assert!(premium.acquire("ann", 1, Duration::ZERO).await?.is_allowed(), "{way:?}");
+            assert!(!premium.acquire("ann", 11, Duration::ZERO).await?.is_allowed(), "{way:?}");
+            assert_eq!(left(&premium, "ann").await?, 10, "{way:?}");
+            let many = premium.check_many(&[("ann", 10), ("eve", 21), ("zoe", 20)]).await;
+            let mut many = many.into_iter().map(|decision| decision.unwrap());
+            assert!(many.next().unwrap().is_allowed(), "{way:?}");
+            assert!(matches!(many.next(), Some(Decision::Never { max: 20 })), "{way:?}");
+            assert!(many.next().unwrap().is_allowed(), "{way:?}");
+            if way.is_refundable() {
+                let together = [(&premium, "tom", 3), (&limiter, "tim", 3)];
+                assert!(matches!(Limiter::check_together(&together).await?, Together::Never { at: 1, max: 2 }));
+                assert!(limiter.check("tim", 1).await?.is_allowed());
+                let together = [(&premium, "tom", 3), (&limiter, "tim", 2)];
+                assert!(!Limiter::check_together(&together).await?.is_allowed(), "{way:?}");
+                assert_eq!(left(&premium, "tom").await?, 20, "{way:?}: refunded");
+                let grant = premium.check("tom", 3).await?.allowed().unwrap();
+                // A part of it may have come back by itself.
+                assert!(limiter.refund(grant).await? >= 2, "{way:?}: a grant knows its quota");
+                assert_eq!(left(&premium, "tom").await?, 20, "{way:?}");
+            }
+            // Somebody waits under the limiter's own quota for days, and holds up nobody under another.
+            assert!(limiter.check("joe", 2).await?.is_allowed());
+            let waiting = tokio::spawn({
+                let limiter = limiter.clone();
+                async move { limiter.acquire("joe", 1, LONG * 2).await }
+            });
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert!(premium.acquire("joe", 20, Duration::from_secs(60)).await?.is_allowed(), "{way:?}");
+            waiting.abort();
+            assert!(waiting.await.is_err(), "{way:?}: it waits");
+            // The limiter's own quota is the limiter.
+            let (_, own) = limiter.limits().next().unwrap();
+            assert!(!premium.with_quota(own)?.check("joe", 1).await?.is_allowed(), "{way:?}");
+            assert!(limiter.with_quota(Quota::per_day(0)).unwrap_err().is_config());
+            // Another process has not used the quota, and names it.
+            builder.build()?.with_quota(Quota::per(20, LONG))?.reset("joe").await?;
+            assert_eq!((left(&premium, "joe").await?, left(&limiter, "joe").await?), (20, 2), "{way:?}");
+        }
+        Ok(())
+    }
+
     async fn many_checks_are_decided_like_single_ones(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for way in Way::ALL {

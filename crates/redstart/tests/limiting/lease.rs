@@ -6,13 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use redstart::{
     Down, Store,
     limiting::{DecidedBy, Decision, Limiter, LimiterBuilder, Quota},
 };
-use redstart_testkit::{Backend, Kind, Server, eventually, matrix, scale};
+use redstart_testkit::{Backend, Kind, MonitorTap, Proxy, Server, eventually, matrix, scale};
 use tokio::task::JoinSet;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -125,6 +126,22 @@ matrix! {
         limiter.reset("hot").await?;
         let grant = limiter.check("hot", 1).await?.allowed().expect("there is room");
         assert_eq!(grant.decided_by(), DecidedBy::Store);
+        Ok(())
+    }
+
+    async fn blocks_are_of_the_limiters_own_quota(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let own = Quota::per_second(1_000_000);
+        let limiter = Limiter::token_bucket(&store, backend.namespace(), "api", own).lease_blocks(1000).build()?;
+        let (tier, same) = (limiter.with_quota(Quota::per_second(2_000_000))?, limiter.with_quota(own)?);
+        let mut leased = 0;
+        for _ in 0..200 {
+            let grant = tier.check("hot", 1).await?.allowed().expect("there is room");
+            assert_eq!(grant.decided_by(), DecidedBy::Store);
+            let grant = same.check("hot", 1).await?.allowed().expect("there is room");
+            leased += usize::from(grant.decided_by() == DecidedBy::Lease);
+        }
+        assert!(leased > 0, "the limiter's own quota is leased however it is named");
         Ok(())
     }
 
@@ -293,5 +310,115 @@ async fn fault_while_the_store_is_down_a_process_admits_its_share() -> anyhow::R
         async || matches!(limiter.check("eve", 1).await, Ok(Decision::Allowed(grant)) if grant.decided_by() == DecidedBy::Store),
     );
     assert!(back.await);
+    Ok(())
+}
+
+#[tokio::test]
+async fn fault_while_the_store_is_down_a_hot_subject_costs_the_share_no_more_than_was_asked()
+-> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&format!("{}?timeout=200ms", server.url())).await?;
+    let fleet = NonZeroU32::new(4).expect("not zero");
+    let limiter = Limiter::token_bucket(&store, "app", "api", Quota::per_hour(4000))
+        .lease_blocks(500)
+        .on_store_down(Down::Local(fleet))
+        .build()?;
+    // It is hot: this process takes blocks.
+    for _ in 0..200 {
+        assert!(limiter.check("ann", 1).await?.is_allowed());
+    }
+    server.kill9();
+    let (mut admitted, mut refused) = (0, 0);
+    while refused < 200 {
+        match limiter.check("ann", 1).await? {
+            Decision::Allowed(grant) if grant.decided_by() == DecidedBy::Policy => admitted += 1,
+            Decision::Allowed(grant) => assert_eq!(grant.decided_by(), DecidedBy::Lease),
+            Decision::Limited { .. } => refused += 1,
+            Decision::Never { .. } => panic!("it fits"),
+        }
+    }
+    assert!(
+        (990..=1100).contains(&admitted),
+        "a quarter of 4000, not {admitted}"
+    );
+    Ok(())
+}
+
+/// A limiter whose subject `s` is hot and has taken all.
+async fn exhausted(store: &Store) -> anyhow::Result<Limiter> {
+    let quota = Quota::per(301, Duration::from_secs(300 * 24 * 3600));
+    let limiter = Limiter::fixed_window(store, "app", "year", quota).lease_blocks(100);
+    let limiter = limiter.build()?;
+    while limiter.check("s", 1).await?.is_allowed() {}
+    Ok(limiter)
+}
+
+#[tokio::test]
+async fn those_who_wait_for_a_block_share_its_refusal() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(60))
+        .connect()
+        .await?;
+    let limiter = exhausted(&store).await?;
+    let tap = MonitorTap::start(&server).await?;
+    proxy.delay_replies(Duration::from_millis(100));
+    for round in 1..=2 {
+        let checks = (0..100).map(|n| limiter.check("s", 1 + n % 3));
+        for decision in join_all(checks).await {
+            let decision = decision?;
+            let Decision::Limited {
+                retry_after,
+                snapshot,
+            } = decision
+            else {
+                panic!("{decision:?}")
+            };
+            assert!(!retry_after.is_zero() && retry_after == snapshot.retry_after);
+            assert_eq!(snapshot.decided_by, DecidedBy::Store);
+        }
+        // One for a block and one for a request.
+        let trips = tap.round_trips("app").await?.len();
+        assert!(trips <= 2 * round, "{trips} round trips for 100 callers");
+    }
+    // Room is seen by the next caller.
+    limiter.reset("s").await?;
+    assert!(limiter.check("s", 1).await?.is_allowed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_block_longer_than_the_deadline() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let (deadline, trip) = (Duration::from_secs(2), Duration::from_millis(500));
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(60))
+        .connect()
+        .await?;
+    let limiter = exhausted(&store.within(deadline)).await?;
+    let tap = MonitorTap::start(&server).await?;
+    proxy.delay_replies(trip);
+    // None of them may take the refusal of the one in front, who asked for more.
+    let checks = (1..=100).rev().map(|cost| limiter.check("s", cost));
+    let (mut refused, mut late) = (0, 0);
+    for decision in join_all(checks).await {
+        match decision {
+            Ok(decision) => {
+                assert!(!decision.is_allowed());
+                refused += 1;
+            }
+            Err(error) => {
+                assert!(error.is_timeout(), "{error}");
+                assert_eq!(error.operation(), "limiter.check");
+                late += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && late > 50, "{refused} and {late}");
+    // A trip takes that long at least, so no more of them begin before the deadline.
+    let trips = tap.round_trips("app").await?.len();
+    assert!(trips <= 8, "{trips} round trips within one deadline");
     Ok(())
 }

@@ -55,6 +55,112 @@ matrix! {
         assert_eq!(store.query::<Option<i64>>(&word("GET", key.key())).await?, None);
         Ok(())
     }
+
+    async fn writes_are_confirmed_over_the_connection_that_carried_them_and_no_other(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let account = Keys::new(backend.namespace(), "account")?.entity("eve")?;
+        let (get, mut set) = (word("GET", account.key()), word("SET", account.key()));
+        set.arg(7);
+        let mut own = store.dedicated(account.key());
+        // It has read, so there is nothing to confirm.
+        own.query::<Option<i64>>(&get, Duration::ZERO).await?;
+        refuses_to_confirm(&mut own).await;
+        own.query::<()>(&word("WATCH", account.key()), Duration::ZERO).await?;
+        own.query::<()>(&redis::cmd("UNWATCH"), Duration::ZERO).await?;
+        refuses_to_confirm(&mut own).await;
+        if backend.is_embedded() {
+            // Its connections are not lost.
+            return Ok(());
+        }
+        own.query::<()>(&set, Duration::ZERO).await?;
+        assert_eq!(confirmed(&mut own).await?, 0, "there is no replica");
+
+        lose(&mut own, &get).await?;
+        own.query::<()>(&set, Duration::ZERO).await?;
+        assert_eq!(confirmed(&mut own).await?, 0, "what was lost with the connection had been confirmed");
+
+        own.query::<()>(&set, Duration::ZERO).await?;
+        lose(&mut own, &get).await?;
+        // It reads, over a new connection.
+        refuses_to_confirm(&mut own).await;
+        own.query::<()>(&set, Duration::ZERO).await?;
+        assert_eq!(confirmed(&mut own).await?, 0, "the caller has heard of it, and has written again");
+
+        own.query::<()>(&set, Duration::ZERO).await?;
+        lose(&mut own, &get).await?;
+        own.query::<()>(&set, Duration::ZERO).await?;
+        // The second write says nothing of the first.
+        refuses_to_confirm(&mut own).await;
+
+        // The same within pipelines.
+        let mut read = redis::pipe();
+        read.add_command(get.clone()).ignore().cmd("WAIT").arg(0).arg(0);
+        let error = own.pipeline::<(u64,)>(&read).await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        let mut written = redis::pipe();
+        written.add_command(set.clone()).ignore().cmd("WAIT").arg(0).arg(0);
+        assert_eq!(own.pipeline::<(u64,)>(&written).await?, (0,));
+        assert_eq!(own.pipeline::<(u64,)>(&read).await?, (0,));
+
+        // A transaction that was aborted wrote nothing.
+        lose(&mut own, &get).await?;
+        let mut transaction = redis::pipe();
+        transaction.atomic().add_command(set.clone());
+        own.query::<()>(&word("WATCH", account.key()), Duration::ZERO).await?;
+        store.query::<()>(&set).await?;
+        assert_eq!(own.pipeline::<Option<()>>(&transaction).await?, None);
+        refuses_to_confirm(&mut own).await;
+        assert_eq!(own.pipeline::<Option<()>>(&transaction).await?, Some(()));
+        assert_eq!(confirmed(&mut own).await?, 0);
+
+        // Word by word.
+        lose(&mut own, &get).await?;
+        own.query::<()>(&redis::cmd("MULTI"), Duration::ZERO).await?;
+        own.query::<redis::Value>(&set, Duration::ZERO).await?;
+        own.query::<()>(&redis::cmd("DISCARD"), Duration::ZERO).await?;
+        refuses_to_confirm(&mut own).await;
+        own.query::<()>(&redis::cmd("MULTI"), Duration::ZERO).await?;
+        own.query::<redis::Value>(&set, Duration::ZERO).await?;
+        own.query::<redis::Value>(&redis::cmd("EXEC"), Duration::ZERO).await?;
+        assert_eq!(confirmed(&mut own).await?, 0);
+        Ok(())
+    }
+}
+
+/// How many replicas have what was written.
+async fn confirmed(own: &mut Dedicated) -> redstart::Result<u64> {
+    own.query(redis::cmd("WAIT").arg(0).arg(0), Duration::ZERO)
+        .await
+}
+
+/// Asked twice: the first answer is not taken back.
+async fn refuses_to_confirm(own: &mut Dedicated) {
+    let mut on_disk = redis::cmd("WAITAOF");
+    on_disk.arg(0).arg(0).arg(0);
+    for outcome in [
+        confirmed(own).await.map(drop),
+        own.query::<()>(&on_disk, Duration::ZERO).await,
+    ] {
+        assert!(
+            matches!(&outcome, Err(error) if error.is_unavailable() && !error.is_in_doubt()),
+            "{outcome:?}"
+        );
+    }
+}
+
+/// The connection is lost, and a read makes another one.
+async fn lose(own: &mut Dedicated, read: &redis::Cmd) -> anyhow::Result<()> {
+    let mut id = redis::cmd("CLIENT");
+    id.arg("ID");
+    let old: i64 = own.query(&id, Duration::ZERO).await?;
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("ID").arg(old).arg("SKIPME").arg("no");
+    own.query::<i64>(&kill, Duration::ZERO).await?;
+    own.query::<redis::Value>(read, Duration::from_secs(30))
+        .await?;
+    let new: i64 = own.query(&id, Duration::ZERO).await?;
+    assert_ne!(old, new, "the connection is still there");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

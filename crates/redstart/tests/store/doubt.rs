@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use redstart::{Store, key::Keys};
+use redstart::{
+    Store,
+    key::Keys,
+    script::{Batch, Script},
+};
 use redstart_testkit::{Answer, Backend, Cluster, Kind, Proxy, Server, Stub, eventually, matrix};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -128,7 +132,81 @@ matrix! {
         assert_eq!(store.query::<i64>(redis::cmd("GET").arg(&number)).await?, 4);
         Ok(())
     }
+
+    async fn a_write_whose_reply_cannot_be_read_is_in_doubt(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let entity = Keys::new(backend.namespace(), "doubt")?.entity("unread")?;
+        let key = entity.key();
+        store.query::<()>(redis::cmd("SET").arg(key).arg(7)).await?;
+        let (mut own, mut increment) = (store.dedicated(key), redis::cmd("INCR"));
+        increment.arg(key);
+        let mut outcomes = vec![
+            store.query::<Pair>(&increment).await,
+            own.query(&increment, Duration::ZERO).await,
+            INCREMENT.on(&entity).key().run(&store).await,
+        ];
+        let mut batch = Batch::new();
+        batch.push(INCREMENT.on(&entity).key());
+        outcomes.extend(batch.run(&store).await?);
+        for atomic in [false, true] {
+            let mut pipeline = redis::pipe();
+            if atomic {
+                pipeline.atomic();
+            }
+            pipeline.cmd("GET").arg(key).ignore().add_command(increment.clone());
+            outcomes.push(store.pipeline::<(Pair,)>(&pipeline).await.map(|(n,)| n));
+            outcomes.push(own.pipeline::<(Pair,)>(&pipeline).await.map(|(n,)| n));
+        }
+        let mut number = 7 + outcomes.len();
+        for (at, outcome) in outcomes.into_iter().enumerate() {
+            let error = outcome.unwrap_err();
+            assert!(error.is_codec() && error.is_in_doubt(), "{at}: {error:?}");
+        }
+        assert_eq!(store.query::<usize>(redis::cmd("GET").arg(key)).await?, number, "all were carried out");
+
+        // Repeating it is harmless.
+        let error = INCREMENT.on(&entity).key().idempotent().run::<Pair>(&store).await.unwrap_err();
+        assert!(error.is_codec() && !error.is_in_doubt(), "{error:?}");
+        let mut batch = Batch::new();
+        batch.push(INCREMENT.on(&entity).key().idempotent());
+        let error = batch.run::<Pair>(&store).await?.remove(0).unwrap_err();
+        assert!(error.is_codec() && !error.is_in_doubt(), "{error:?}");
+        number += 2;
+
+        // Nothing was written.
+        let mut read = redis::pipe();
+        read.cmd("GET").arg(key);
+        own.query::<()>(redis::cmd("WATCH").arg(key), Duration::ZERO).await?;
+        store.query::<()>(&increment).await?;
+        number += 1;
+        let mut aborted = redis::pipe();
+        aborted.atomic().add_command(increment.clone());
+        for outcome in [
+            store.query::<Pair>(redis::cmd("GET").arg(key)).await,
+            own.pipeline::<(Pair,)>(&aborted).await.map(|(n,)| n),
+            own.query(redis::cmd("GET").arg(key), Duration::ZERO).await,
+            store.pipeline::<(Pair,)>(&read).await.map(|(n,)| n),
+        ] {
+            let error = outcome.unwrap_err();
+            assert!(error.is_codec() && !error.is_in_doubt(), "{error:?}");
+        }
+        // Word by word too.
+        own.query::<()>(redis::cmd("WATCH").arg(key), Duration::ZERO).await?;
+        store.query::<()>(&increment).await?;
+        number += 1;
+        own.query::<()>(&redis::cmd("MULTI"), Duration::ZERO).await?;
+        own.query::<redis::Value>(&increment, Duration::ZERO).await?;
+        let error = own.query::<(Pair,)>(&redis::cmd("EXEC"), Duration::ZERO).await.unwrap_err();
+        assert!(error.is_codec() && !error.is_in_doubt(), "{error:?}");
+        assert_eq!(store.query::<usize>(redis::cmd("GET").arg(key)).await?, number);
+        Ok(())
+    }
 }
+
+/// What a number is not.
+type Pair = (i64, i64);
+
+static INCREMENT: Script = Script::new("test.increment", "return redis.call('INCR', KEYS[1])");
 
 /// An MSET goes to several nodes, and one of them refuses its part with a plain answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,3 +20,6 @@ mod shared_line;
 mod subscription;
 mod walk;
 mod work;
+
+#[path = "../served/engine.rs"]
+mod served;

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use redstart::Store;
-use redstart_testkit::{Cluster, Kind, Proxy, Server, eventually};
+use redstart_testkit::{Cluster, Kind, Proxy, Sentinel, Server, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -20,6 +20,48 @@ fn read(snapshotter: &Snapshotter) -> HashMap<String, f64> {
         *sums.entry(key.key().name().to_owned()).or_default() += value;
     }
     sums
+}
+
+/// The nodes that a metric has labels of, sorted.
+fn nodes(snapshotter: &Snapshotter, metric: &str) -> Vec<String> {
+    let mut nodes = Vec::new();
+    for (key, ..) in snapshotter.snapshot().into_vec() {
+        let key = key.key();
+        if key.name() == metric {
+            let labels = key.labels().filter(|label| label.key() == "node");
+            nodes.extend(labels.map(|label| label.value().to_owned()));
+        }
+    }
+    nodes.sort();
+    nodes
+}
+
+/// A node is an address, or the name of the master behind sentinels.
+#[tokio::test]
+async fn what_is_measured_of_a_node_carries_its_name() -> anyhow::Result<()> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    // The connections are made in this thread.
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let server = Server::builder(Kind::Redis).start().await?;
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let group = Sentinel::start(Kind::Redis).await?;
+    let mut wanted = vec![server.addr(), group.master_name().to_owned()];
+    wanted.extend(cluster.nodes().iter().map(Server::addr));
+    wanted.sort();
+    for url in [server.url(), cluster.url(), group.url()] {
+        let store = Store::connect(&url).await?;
+        for n in 0..200 {
+            let mut set = redis::cmd("SET");
+            set.arg(n).arg(1);
+            store.query::<()>(&set).await?;
+        }
+    }
+    // Reading takes what has happened away, and the names stay.
+    for metric in ["redstart_store_in_flight", "redstart_store_request_seconds"] {
+        assert_eq!(nodes(&snapshotter, metric), wanted, "{metric}");
+    }
+    Ok(())
 }
 
 #[tokio::test]

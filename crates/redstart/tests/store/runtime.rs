@@ -136,3 +136,31 @@ fn awaiting_the_embedded_engine_lets_other_tasks_run() -> anyhow::Result<()> {
         Ok(())
     })
 }
+
+#[test]
+fn awaiting_a_connection_to_the_embedded_engine_lets_other_tasks_run() -> anyhow::Result<()> {
+    runtime().block_on(async {
+        let store = Store::connect("memory://").await?;
+        let key = Keys::new("app", "x")?.entity("x")?;
+        let mut own = store.dedicated(key.key());
+        let ping = redis::cmd("PING");
+        let mut two = redis::pipe();
+        two.cmd("PING").cmd("PING");
+        for in_pipelines in [false, true] {
+            let other = tokio::spawn(async {});
+            let mut calls = 0;
+            while !other.is_finished() && calls < 10_000 {
+                match in_pipelines {
+                    false => drop(own.query::<String>(&ping, Duration::ZERO).await?),
+                    true => own.pipeline::<()>(&two).await?,
+                }
+                calls += 1;
+            }
+            assert!(
+                other.is_finished(),
+                "no other task ran during {calls} calls"
+            );
+        }
+        Ok(())
+    })
+}

@@ -406,7 +406,7 @@ impl Connector {
                     wire,
                     generation,
                     switches,
-                    meter: Meter::new(&link.place()),
+                    meter: Meter::new(&link.dial.node()),
                     _renewal: rotations.map(|rotations| {
                         let renewal = present(Arc::downgrade(&link), generation, rotations);
                         AbortOnDropHandle::new(crate::task::spawn(renewal))

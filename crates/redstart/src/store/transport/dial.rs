@@ -112,6 +112,14 @@ impl Dial {
         }
     }
 
+    /// The node in metrics: its address, or the name of the master behind sentinels.
+    pub(crate) fn node(&self) -> String {
+        match &self.target {
+            Target::Sentinels(sentinels) => sentinels.master().to_owned(),
+            _ => self.place(),
+        }
+    }
+
     /// The address, if it is fixed.
     pub(crate) fn address(&self) -> Option<&Address> {
         match &self.target {
