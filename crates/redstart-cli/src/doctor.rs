@@ -64,8 +64,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
     gap: Duration,
     /// How long the walk over the names may take, and as long again the look at streams
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "20s")]
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
     walk: Duration,
+    /// The share of a server's time that the examination may take, in percent: with more the walk is faster, and clients wait more often
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100), default_value_t = 1)]
+    share: u8,
     /// How long one command may take before its connection is given up
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "3s")]
     patience: Duration,
@@ -309,6 +312,7 @@ fn doctor(url: &str, args: &Args) -> Result<Doctor, Failure> {
     let mut builder = Doctor::builder(url)
         .gap(args.gap)
         .walk(args.walk)
+        .share(args.share)
         .patience(args.patience);
     if args.all || args.sample.is_some() || args.stages.contains(&StageArg::Sampled) {
         builder = builder.sampled();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::throttle;
+
 /// Ages and sizes from which rules are sure. A server that lives shorter, or a test, has others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -44,17 +46,20 @@ pub(crate) struct Budget {
     pub(crate) lines: u64,
     /// How long one command may take before the connection is given up.
     pub(crate) patience: Duration,
+    /// The share of a server's time that is taken, in percent.
+    pub(crate) share: u8,
 }
 
 impl Default for Budget {
     fn default() -> Self {
         Self {
             names: 1_000_000,
-            walk: Duration::from_secs(20),
+            walk: Duration::from_secs(60),
             gap: Duration::from_secs(2),
             observe: Duration::from_secs(10),
             lines: 5_000_000,
             patience: Duration::from_secs(3),
+            share: throttle::SHARE,
         }
     }
 }

@@ -91,7 +91,14 @@ impl DoctorBuilder {
         self
     }
 
-    /// How long the walk over the names may take, and as long again the look at streams.
+    /// The share of a server's time that the examination may take, in percent from 1 to 100: 1 unless set. With more the walk
+    /// over the names is faster, and clients of the server wait more often; a server that nobody else uses may give all of it.
+    pub fn share(mut self, percent: u8) -> Self {
+        self.budget.share = percent.clamp(1, 100);
+        self
+    }
+
+    /// How long the walk over the names may take, and as long again the look at streams: a minute unless set.
     pub fn walk(mut self, time: Duration) -> Self {
         self.budget.walk = time;
         self
@@ -388,6 +395,9 @@ impl Run {
         for (address, why) in unreachable {
             self.blinds.note(format!("server {address}"), why);
         }
+        for node in &mut nodes {
+            node.wire.throttle.share = budget.share;
+        }
         let mut meter = Meter::new();
         let all = nodes.len() as u64;
         for (done, node) in nodes.iter_mut().enumerate() {
@@ -407,9 +417,15 @@ impl Run {
         let mut suspects = collect::library::Suspects::default();
         if stages.sampled && !progress.is_stopped() {
             self.other_databases(access);
-            let found =
-                collect::keys::names(&mut nodes, &readers, budget, progress, &mut self.blinds)
-                    .await;
+            let found = collect::keys::names(
+                &mut nodes,
+                &readers,
+                &slots,
+                budget,
+                progress,
+                &mut self.blinds,
+            )
+            .await;
             self.facts.seen = found.seen;
             self.facts.keys = found.keys;
             self.facts.groups =
@@ -423,6 +439,7 @@ impl Run {
                 &self.facts.nodes,
                 &slots,
                 now,
+                &mut self.blinds,
             )
             .await;
             places = collect::keys::places(&found);
@@ -459,7 +476,8 @@ impl Run {
                     .await;
             }
             self.facts.suspect_traffic();
-            collect::library::refute(&mut nodes, &mut self.facts.libraries).await;
+            let libraries = &mut self.facts.libraries;
+            collect::library::refute(&mut nodes, libraries, &mut self.blinds).await;
         }
         self.spend(Stage::Observed, meter.read(&nodes, &self.cost));
         if self.sampled {
@@ -537,7 +555,7 @@ impl Run {
         if let Some(recognition) = recognition {
             libraries.recognise(recognition);
         }
-        collect::library::refute(nodes, libraries).await;
+        collect::library::refute(nodes, libraries, &mut self.blinds).await;
         self.facts.assign();
     }
 
@@ -656,6 +674,17 @@ impl Run {
                 format!(
                     "{} commands were on keys beyond those that are followed",
                     count(trace.unfollowed)
+                ),
+            );
+        }
+        if let Some(trace) = &self.facts.trace
+            && trace.crowded > 0
+        {
+            self.blinds.note(
+                "sequences of many clients",
+                format!(
+                    "at {} commands no more than a few reads and writes of each key were followed at once",
+                    count(trace.crowded)
                 ),
             );
         }

@@ -61,6 +61,23 @@ impl Slots {
             .find(|(first, last, _)| (*first..=*last).contains(&slot))
             .map(|(.., shard)| *shard)
     }
+
+    /// Any slot of a shard, on a Cluster.
+    pub(crate) fn any(&self, of: usize) -> Option<u16> {
+        let own = || self.0.iter().filter(|(.., shard)| *shard == of);
+        let all: u32 = own()
+            .map(|(first, last, _)| u32::from(last - first) + 1)
+            .sum();
+        let mut at = (all > 0).then(|| rand::random_range(0..all))?;
+        for (first, last, _) in own() {
+            let count = u32::from(last - first) + 1;
+            match u16::try_from(at) {
+                Ok(at) if u32::from(at) < count => return Some(first + at),
+                _ => at -= count,
+            }
+        }
+        None
+    }
 }
 
 /// An address as a server or a Sentinel told it, safe to print.

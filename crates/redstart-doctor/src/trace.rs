@@ -28,6 +28,8 @@ const CLIENTS: usize = 50_000;
 const BODIES: usize = 20_000;
 const CHANNELS: usize = 10_000;
 const NAMESPACES: usize = 1000;
+/// Memory of reads and writes that are open beyond a few of each key, over all keys, in bytes.
+const OPEN: usize = 8 << 20;
 /// Of a longer name only the beginning is kept, with a hash of the whole.
 const LONG: usize = 256;
 
@@ -79,7 +81,12 @@ pub(crate) struct Trace {
     pub(crate) keys: HashMap<(u32, Vec<u8>), KeyTrace>,
     /// Commands on keys that were not followed.
     pub(crate) unfollowed: u64,
+    /// Memory of reads and writes that are open, and commands for which there was little of it.
+    held: usize,
+    pub(crate) crowded: u64,
     pub(crate) channels: HashMap<Vec<u8>, Channel>,
+    /// There were more channels than are followed.
+    pub(crate) more_channels: bool,
     /// A client left all its channels, whichever they were.
     pub(crate) left_all: bool,
     pub(crate) scripts: Scripts,
@@ -227,17 +234,18 @@ impl Trace {
     fn beside_keys(&mut self, line: &Line<'_>, name: &str, script: bool) {
         let words = &line.words;
         match name {
-            "PUBLISH" | "SPUBLISH" if words.len() > 1 && self.channels.len() < CHANNELS => {
-                let channel = self.channels.entry(short(&words[1])).or_default();
-                channel.published += 1;
-                channel.by_scripts += u64::from(script);
+            "PUBLISH" | "SPUBLISH" if words.len() > 1 => {
+                if let Some(channel) = self.channel(&words[1]) {
+                    channel.published += 1;
+                    channel.by_scripts += u64::from(script);
+                }
             }
             // Who leaves a channel was there.
             "UNSUBSCRIBE" | "SUNSUBSCRIBE" if words.len() == 1 => self.left_all = true,
             "SUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "SUNSUBSCRIBE" => {
                 for word in &words[1..] {
-                    if self.channels.len() < CHANNELS {
-                        self.channels.entry(short(word)).or_default().subscribed = true;
+                    if let Some(channel) = self.channel(word) {
+                        channel.subscribed = true;
                     }
                 }
             }
@@ -265,6 +273,33 @@ impl Trace {
         }
     }
 
+    /// One that is followed, or that there is room for.
+    fn channel(&mut self, name: &[u8]) -> Option<&mut Channel> {
+        let name = short(name);
+        if self.channels.len() >= CHANNELS && !self.channels.contains_key(&name) {
+            self.more_channels = true;
+            return None;
+        }
+        Some(self.channels.entry(name).or_default())
+    }
+
+    /// The channels in order of their names, each with its pattern.
+    pub(crate) fn channel_patterns(&self) -> BTreeMap<&[u8], String> {
+        let own = self.channels.keys();
+        let own = own.map(|name| (name.as_slice(), pattern::generalise(name)));
+        let mut patterns: BTreeMap<&[u8], String> = own.collect();
+        let mut all: Vec<String> = patterns.values().cloned().collect();
+        all.sort_unstable();
+        all.dedup();
+        let merged = pattern::merge(&all);
+        for pattern in patterns.values_mut() {
+            if let Some(broader) = merged.get(pattern) {
+                pattern.clone_from(broader);
+            }
+        }
+        patterns
+    }
+
     fn key(&mut self, line: &Line<'_>, at: usize, action: &Action, who: Who) {
         let Some(word) = line.words.get(at) else {
             return;
@@ -282,7 +317,11 @@ impl Trace {
             at: line.at,
             sequence: self.sequence,
         };
-        self.keys.entry(name).or_default().take(action, who, when);
+        let key = self.keys.entry(name).or_default();
+        let (before, crowded) = (key.held(), self.held >= OPEN);
+        key.take(action, who, when, crowded);
+        self.held = self.held + key.held() - before;
+        self.crowded += u64::from(crowded);
     }
 
     /// Sums of the counters per key pattern, with the number of keys.
@@ -605,5 +644,45 @@ pub(crate) mod tests {
         }
         assert_eq!(seen.keys.len(), KEYS);
         assert_eq!(seen.unfollowed, 1000);
+    }
+
+    /// Clients that read, each of them many keys, and others that write them.
+    #[test]
+    fn memory_of_open_reads_and_writes_is_bounded() {
+        let mut seen = Trace::default();
+        for key in 0..2_400 {
+            for client in 0..128 {
+                let command = if client < 64 {
+                    format!(r#""GET" "k{key}""#)
+                } else {
+                    format!(r#""SET" "k{key}" "v{client}""#)
+                };
+                seen.feed(format!("1.0 [0 c{client}:1] {command}").as_bytes());
+            }
+        }
+        let held: usize = seen.keys.values().map(KeyTrace::held).sum();
+        assert_eq!(held, seen.held);
+        assert!(held < OPEN + (64 << 10), "{held} bytes");
+        assert!(seen.crowded > 0);
+        // A race is seen all the same.
+        for text in ["a GET n", "b INCR n", "a INCR n"] {
+            seen.feed(line(3, text).as_bytes());
+        }
+        assert_eq!(ops(&seen, "n").race_incr, 1);
+    }
+
+    #[test]
+    fn a_channel_that_is_known_is_heard_among_very_many() {
+        let mut seen = Trace::default();
+        seen.feed(line(0, "a PUBLISH mail:send x").as_bytes());
+        for user in 0..CHANNELS + 10 {
+            seen.feed(line(1, &format!("a PUBLISH user:{user} x")).as_bytes());
+        }
+        assert!(seen.more_channels);
+        seen.feed(line(2, "a PUBLISH mail:send x").as_bytes());
+        seen.feed(line(2, "b SUBSCRIBE mail:send").as_bytes());
+        let mail = &seen.channels[b"mail:send".as_slice()];
+        assert!(mail.subscribed && mail.published == 2, "{mail:?}");
+        assert_eq!(seen.channels.len(), CHANNELS);
     }
 }

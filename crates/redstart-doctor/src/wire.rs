@@ -25,6 +25,7 @@ use crate::{
     cost::Cost,
     progress::Progress,
     target::{Access, Address},
+    throttle::{PIECE, Throttle},
     tls,
 };
 
@@ -176,6 +177,7 @@ pub(crate) struct Wire {
     patience: Duration,
     pub(crate) cost: Cost,
     broken: bool,
+    pub(crate) throttle: Throttle,
     /// Who may end the examination, and the end of the part that is under way.
     pub(crate) progress: Progress,
     pub(crate) until: Option<Instant>,
@@ -214,6 +216,7 @@ impl Wire {
             patience,
             cost: Cost::default(),
             broken: false,
+            throttle: Throttle::default(),
             progress: Progress::default(),
             until: None,
             refused: BTreeMap::new(),
@@ -257,6 +260,7 @@ impl Wire {
             patience: Duration::from_secs(10),
             cost: Cost::default(),
             broken: false,
+            throttle: Throttle::default(),
             progress: Progress::default(),
             until: None,
             refused: BTreeMap::new(),
@@ -285,8 +289,24 @@ impl Wire {
         redis::from_redis_value(value).map_err(|error| Trouble::Refused(error.to_string()))
     }
 
-    /// Several small commands that leave together; each has its own answer.
+    /// Several small commands; each has its own answer. A few of them leave together, after a rest.
     pub(crate) async fn batch(&mut self, commands: Vec<Words>) -> Answer<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(commands.len());
+        for piece in commands.chunks(PIECE) {
+            answers.extend(self.piece(piece).await?);
+        }
+        Ok(answers)
+    }
+
+    /// Returns when the next command may leave. Whoever measures how long a command takes waits for that first.
+    pub(crate) async fn rested(&self) {
+        if matches!(self.line, Line::Socket(_)) && !self.broken && !self.is_ended() {
+            self.throttle.rested().await;
+        }
+    }
+
+    async fn piece(&mut self, commands: &[Words]) -> Answer<Vec<Answer>> {
+        self.rested().await;
         if self.broken {
             return Err(Trouble::Lost("it was closed before".to_owned()));
         }
@@ -304,7 +324,7 @@ impl Wire {
         }
         let begun = Instant::now();
         let patience = self.patience;
-        let result = match timeout(patience, self.exchange(&commands)).await {
+        let result = match timeout(patience, self.exchange(commands)).await {
             Ok(result) => result,
             Err(_) => Err(Trouble::TimedOut),
         };
@@ -315,10 +335,12 @@ impl Wire {
         }
         self.broken |= matches!(&result, Err(trouble) if !trouble.is_refusal());
         let name = commands.first().and_then(|words| words.first());
+        let took = begun.elapsed();
+        self.throttle.note(commands, took);
         self.cost.note(
             name.map_or("", |name| std::str::from_utf8(name).unwrap_or("")),
             commands.len() as u64,
-            begun.elapsed(),
+            took,
         );
         result
     }

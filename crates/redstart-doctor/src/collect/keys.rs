@@ -1,6 +1,6 @@
 //! The sampled stage: names by SCAN, some keys of every pattern looked at twice.
 //!
-//! The names are walked in small steps with pauses in between, from a random place if there are more than the budget
+//! The names are walked in small steps with rests in between, from a random place if there are more than the budget
 //! allows. Of each key pattern a few are looked at, so that a single queue is seen among a million cache entries.
 
 use std::{
@@ -14,7 +14,7 @@ use super::Blinds;
 use crate::{
     budget::Budget,
     library::Signs,
-    node::Node,
+    node::{Node, Slots},
     observation::{Group, KeyFact, Kind, Later, Shape},
     pattern,
     progress::Progress,
@@ -29,11 +29,15 @@ const PER_PATTERN: usize = 24;
 const PATTERNS: usize = 20_000;
 /// Bytes of names that are kept.
 const BYTES: usize = 32 << 20;
-/// Names that one SCAN step looks at. It is halved where a step takes long.
-const STEP: usize = 100;
-/// The pause between steps, in which the server serves others.
-const PAUSE: Duration = Duration::from_millis(1);
-/// Commands that leave together.
+/// Names that one SCAN step looks at: on a server, and in a file, which has nobody else to serve.
+const STEP: usize = 10;
+const STEP_OF_FILE: usize = 100;
+/// About how long a step takes, and how long its rest is where one percent of the server's time is taken.
+const PACE: Duration = Duration::from_micros(1200);
+const REST: Duration = Duration::from_micros(1800);
+/// Ends of the names that are met before there are taken to be none.
+const ENDS: u32 = 8;
+/// Commands that are asked for at a time.
 pub(crate) const BATCH: usize = 32;
 /// What is read of a string to see its form.
 const PREFIX: &str = "127";
@@ -154,18 +158,19 @@ impl Names {
     }
 }
 
-/// Walks the names of the given nodes.
+/// Walks the names of the given nodes. The time that is left is shared by those that are left.
 pub(crate) async fn names(
     nodes: &mut [Node],
     which: &[usize],
+    slots: &Slots,
     budget: &Budget,
     progress: &Progress,
     blinds: &mut Blinds,
 ) -> Names {
     let mut names = Names::default();
     let share = budget.names / which.len().max(1) as u64;
-    let deadline = Instant::now() + budget.walk;
-    for &index in which {
+    let end = Instant::now() + budget.walk;
+    for (done, &index) in which.iter().enumerate() {
         let node = &mut nodes[index];
         let keys: Answer<u64> = node.wire.get(words!["DBSIZE"]).await;
         let keys = match keys {
@@ -176,10 +181,18 @@ pub(crate) async fn names(
             }
         };
         names.keys += keys;
-        walk(
-            node, index, keys, share, deadline, &mut names, progress, blinds,
-        )
-        .await;
+        let now = Instant::now();
+        let nodes_left = u32::try_from(which.len() - done).unwrap_or(u32::MAX);
+        let time = end.saturating_duration_since(now) / nodes_left;
+        let walk = Walk {
+            index,
+            keys,
+            share,
+            deadline: now + time,
+            whole: keys <= share.min(fits(node, time)),
+            sparse: keys / 4 > share.min(fits(node, time)),
+        };
+        walk.run(node, slots, &mut names, progress, blinds).await;
         if progress.is_stopped() {
             break;
         }
@@ -188,79 +201,107 @@ pub(crate) async fn names(
     names
 }
 
-#[allow(clippy::too_many_arguments)] // One walk, private to this file.
-async fn walk(
-    node: &mut Node,
+/// About how many names can be walked in this time.
+fn fits(node: &Node, time: Duration) -> u64 {
+    match node.at {
+        Some(_) => {
+            let pace = PACE + REST / u32::from(node.wire.throttle.share);
+            (time.as_micros() / pace.as_micros()) as u64 * STEP as u64
+        }
+        None => u64::MAX,
+    }
+}
+
+/// The walk over the names of one node.
+struct Walk {
     index: usize,
     keys: u64,
     share: u64,
     deadline: Instant,
-    names: &mut Names,
-    progress: &Progress,
-    blinds: &mut Blinds,
-) {
-    let whole = keys <= share;
-    let mut cursor: u64 = if whole {
-        0
-    } else {
-        u64::from(rand::random::<u32>())
-    };
-    let (mut seen, mut step) = (0, STEP);
-    let mut answered = false;
-    loop {
-        let begun = Instant::now();
-        let answer = node
-            .wire
-            .call(words![
-                "SCAN",
-                cursor.to_string(),
-                "COUNT",
-                step.to_string()
-            ])
-            .await;
-        let took = begun.elapsed();
-        let (next, found) = match answer.map(scanned) {
-            Ok(Some(reply)) => {
-                names.answered += usize::from(!std::mem::replace(&mut answered, true));
-                reply
+    /// All names are to be walked.
+    whole: bool,
+    /// So few of them that each step begins at another place.
+    sparse: bool,
+}
+
+impl Walk {
+    async fn run(
+        &self,
+        node: &mut Node,
+        slots: &Slots,
+        names: &mut Names,
+        progress: &Progress,
+        blinds: &mut Blinds,
+    ) {
+        let limit = self.share.min(self.keys);
+        let step = match node.at {
+            Some(_) => STEP,
+            None => STEP_OF_FILE,
+        };
+        let step = step.to_string();
+        let mut cursor = if self.whole { 0 } else { anywhere(node, slots) };
+        let (mut seen, mut ends) = (0, 0);
+        let mut answered = false;
+        loop {
+            let answer = node
+                .wire
+                .call(words!["SCAN", cursor.to_string(), "COUNT", step])
+                .await;
+            let (next, found) = match answer.map(scanned) {
+                Ok(Some(reply)) => {
+                    names.answered += usize::from(!std::mem::replace(&mut answered, true));
+                    reply
+                }
+                Ok(None) => break,
+                Err(trouble) => {
+                    blinds.note(format!("SCAN on {}", node.address), trouble);
+                    break;
+                }
+            };
+            for name in found {
+                seen += 1;
+                names.see(self.index, name, blinds);
             }
-            Ok(None) => break,
-            Err(trouble) => {
-                blinds.note(format!("SCAN on {}", node.address), trouble);
+            progress.walked(names.seen, limit);
+            ends += u32::from(next == 0);
+            // A place behind the last name is an end too; after some of those there are no names.
+            if next == 0 && (self.whole || (seen == 0 && ends > ENDS)) {
                 break;
             }
-        };
-        for name in found {
-            seen += 1;
-            names.see(index, name, blinds);
+            if !self.whole && seen >= limit {
+                break;
+            }
+            if Instant::now() > self.deadline || progress.is_stopped() {
+                blinds.note(
+                    format!("names on {}", node.address),
+                    format!("{seen} of {} were walked in the time there was", self.keys),
+                );
+                break;
+            }
+            cursor = if self.sparse {
+                anywhere(node, slots)
+            } else {
+                next
+            };
         }
-        progress.walked(names.seen, keys.min(share));
-        cursor = next;
-        if (cursor == 0 && (whole || seen == 0)) || seen >= share {
-            break;
-        }
-        if Instant::now() > deadline || progress.is_stopped() {
+        if !self.whole {
             blinds.note(
                 format!("names on {}", node.address),
-                format!("{seen} of {keys} were walked in the time there was"),
+                format!(
+                    "{seen} of {} were sampled; a key that exists once may not be among them",
+                    self.keys
+                ),
             );
-            break;
-        }
-        if node.at.is_some() {
-            // A slow step is a busy server or a slow line; either is a reason to ask for less.
-            step = if took > Duration::from_millis(5) {
-                (step / 2).max(20)
-            } else {
-                (step * 2).min(STEP)
-            };
-            tokio::time::sleep(PAUSE).await;
         }
     }
-    if !whole {
-        blinds.note(
-            format!("names on {}", node.address),
-            format!("{seen} of {keys} were sampled; a key that exists once may not be among them"),
-        );
+}
+
+/// Any place among the names of a node. Servers that keep the names of a Cluster by slot have the slot in the lowest bits.
+fn anywhere(node: &Node, slots: &Slots) -> u64 {
+    let place = u64::from(rand::random::<u32>());
+    match slots.any(node.shard) {
+        Some(slot) => place << 14 | u64::from(slot),
+        None => place,
     }
 }
 
@@ -605,9 +646,6 @@ async fn ask(
                 if is_loss(trouble) {
                     blinds.note(format!("{what} on {}", node.address), trouble);
                 }
-            }
-            if node.at.is_some() {
-                tokio::time::sleep(PAUSE).await;
             }
             Some(answers)
         }

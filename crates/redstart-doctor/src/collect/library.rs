@@ -1,5 +1,6 @@
 //! A closer look at the keys of recognised libraries, within bounds.
 
+use super::Blinds;
 use crate::{
     library::Libraries,
     node::{Node, Slots},
@@ -24,8 +25,15 @@ pub(crate) struct Suspects {
 }
 
 /// Asks queues that are BullMQ's by name for what only BullMQ has.
-pub(crate) async fn refute(nodes: &mut [Node], libraries: &mut Libraries) {
-    for prefix in libraries.unproven_queues().into_iter().take(QUEUES) {
+pub(crate) async fn refute(nodes: &mut [Node], libraries: &mut Libraries, blinds: &mut Blinds) {
+    let queues = libraries.unproven_queues();
+    if queues.len() > QUEUES {
+        blinds.note(
+            "queues with names like those of BullMQ",
+            format!("{QUEUES} of {} were asked what they are", queues.len()),
+        );
+    }
+    for prefix in queues.into_iter().take(QUEUES) {
         let (mut known, mut looks_like) = (false, false);
         for node in nodes.iter_mut().filter(|node| !node.replica) {
             let meta: Answer<String> = node.wire.get(words!["TYPE", join(&prefix, b"meta")]).await;
@@ -51,10 +59,21 @@ pub(crate) async fn look(
     servers: &[NodeFacts],
     slots: &Slots,
     now: u64,
+    blinds: &mut Blinds,
 ) -> Suspects {
     let mut suspects = Suspects::default();
-    libraries.waiting = redstart::look(nodes, slots, groups, now).await;
-    for prefix in libraries.bull_queues().into_iter().take(QUEUES) {
+    libraries.waiting = redstart::look(nodes, slots, groups, now, blinds).await;
+    let queues = libraries.bull_queues();
+    // Of very many queues some are recognised, and the others are known by their names.
+    let all = queues.len() + libraries.unproven_queues().len();
+    if all > QUEUES {
+        let looked = queues.len().min(QUEUES);
+        blinds.note(
+            "queues of BullMQ",
+            format!("{looked} of {all} were looked at"),
+        );
+    }
+    for prefix in queues.into_iter().take(QUEUES) {
         for (index, node) in nodes.iter_mut().enumerate() {
             if node.replica {
                 continue;
@@ -76,7 +95,7 @@ pub(crate) async fn look(
             let found = libraries.sidekiq.get_or_insert_default();
             suspects
                 .sidekiq
-                .extend(sidekiq::look(node, &namespace, found).await);
+                .extend(sidekiq::look(node, &namespace, found, blinds).await);
         }
         if libraries.has("Celery") {
             libraries.celery = Some(celery::look(node, servers, now as f64 / 1000.0).await);

@@ -39,6 +39,8 @@ const LATE: f64 = 1.0;
 /// What the server may keep for us, in bytes, and how often it is asked.
 const KEPT: u64 = 32 << 20;
 const ASK: Duration = Duration::from_millis(100);
+/// Channels whose listeners are asked for.
+const ASKED: usize = 64;
 /// Why an observation ends early.
 const BEHIND: &str =
     "ended early: the traffic is faster than it can be read, and the server would have to keep it";
@@ -129,7 +131,7 @@ pub(crate) async fn observe(
             }
         }
     }
-    channels(nodes, &mut trace).await;
+    channels(nodes, &mut trace, blinds).await;
     Some(Observed { trace, whole })
 }
 
@@ -276,16 +278,35 @@ fn seconds_now() -> f64 {
         .map_or(0.0, |now| now.as_secs_f64())
 }
 
+/// Channels that clients published to and nobody was seen to listen to: those without ids in their names first.
+fn unheard(trace: &Trace) -> Vec<Vec<u8>> {
+    let patterns = trace.channel_patterns();
+    let unheard = patterns.into_iter().filter(|(name, _)| {
+        let channel = &trace.channels[*name];
+        channel.published > channel.by_scripts && !channel.subscribed
+    });
+    let (of_ids, plain): (Vec<_>, Vec<_>) = unheard.partition(|(_, pattern)| pattern.contains('*'));
+    let ordered = plain.into_iter().chain(of_ids);
+    ordered.map(|(name, _)| name.to_vec()).collect()
+}
+
 /// Asks who listens to the channels that were published to.
-async fn channels(nodes: &mut [Node], trace: &mut Trace) {
-    let names: Vec<Vec<u8>> = trace
-        .channels
-        .iter()
-        .filter(|(_, channel)| channel.published > 0)
-        .map(|(name, _)| name.clone())
-        .take(64)
-        .collect();
-    for name in names {
+async fn channels(nodes: &mut [Node], trace: &mut Trace, blinds: &mut Blinds) {
+    let names = unheard(trace);
+    if names.len() > ASKED || trace.more_channels {
+        let all = match trace.more_channels {
+            true => format!("more than {}", trace.channels.len()),
+            false => names.len().to_string(),
+        };
+        blinds.note(
+            "listeners of channels",
+            format!(
+                "asked for {} of {all} channels, those without ids in their names first",
+                names.len().min(ASKED)
+            ),
+        );
+    }
+    for name in names.into_iter().take(ASKED) {
         let mut total = 0;
         // A subscriber may be at any of them.
         let mut known = !nodes.is_empty();
@@ -369,4 +390,29 @@ pub(crate) fn from_log(path: &Path, budget: &Budget, progress: &Progress) -> Res
         cost,
         blinds,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_without_ids_are_asked_for_first_and_in_order() {
+        let mut trace = Trace::default();
+        let mut publish = |channel: &str| {
+            let line = format!(r#"1.0 [0 a:1] "PUBLISH" "{channel}" "m""#);
+            trace.feed_cut(line.as_bytes(), false);
+        };
+        for user in 0..1_000 {
+            publish(&format!("user:{user}"));
+        }
+        publish("mail:send");
+        publish("audit");
+        publish("heard");
+        trace.feed_cut(br#"1.0 [0 b:1] "SUBSCRIBE" "heard""#, false);
+        let names = unheard(&trace);
+        assert_eq!(names.len(), 1_002);
+        let first: Vec<&[u8]> = names.iter().take(3).map(Vec::as_slice).collect();
+        assert_eq!(first, [&b"audit"[..], b"mail:send", b"user:0"]);
+    }
 }

@@ -18,7 +18,6 @@ use crate::{
 /// Keys that are looked at, and the time for it.
 const LOOKS: usize = 1500;
 const TIME: Duration = Duration::from_secs(15);
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// What the questions of recognition say besides.
 #[derive(Default)]
@@ -147,9 +146,6 @@ impl Asker<'_> {
                         self.refused(&trouble.to_string());
                         break;
                     }
-                }
-                if self.nodes[node].at.is_some() {
-                    tokio::time::sleep(PAUSE).await;
                 }
             }
         }

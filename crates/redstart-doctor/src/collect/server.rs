@@ -71,6 +71,7 @@ pub(crate) async fn facts(node: &mut Node, blinds: &mut Blinds) -> NodeFacts {
         "timeout",
         "maxclients",
         "slowlog-*",
+        "client-output-buffer-limit",
     ] {
         let pairs: Answer<Vec<String>> = node.wire.get(words!["CONFIG", "GET", names]).await;
         match pairs {
@@ -217,6 +218,7 @@ fn slow(value: Value) -> Vec<SlowEntry> {
 }
 
 async fn clock(node: &mut Node) -> Option<ClockFacts> {
+    node.wire.rested().await;
     let begun = Instant::now();
     let time: Answer<Vec<f64>> = node.wire.get(words!["TIME"]).await;
     let doubt = begun.elapsed().as_secs_f64() / 2.0;

@@ -18,8 +18,8 @@ const STREAMS: usize = 100;
 const GROUPS: usize = 16;
 const PENDING: usize = 10;
 /// Steps of the search, and names in each.
-const STEPS: usize = 100;
-const STEP: usize = 100;
+const STEPS: usize = 500;
+const STEP: usize = 10;
 /// Entries are only read where the first and the last one are smaller, in bytes.
 const SMALL_ENTRY: usize = 4096;
 /// XINFO GROUPS of a stream with more groups would take the server longer than a millisecond, as would XINFO CONSUMERS of a

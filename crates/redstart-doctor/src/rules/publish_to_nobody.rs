@@ -6,10 +6,10 @@
 
 use crate::{
     finding::Severity,
+    library,
     observation::{Observations, Stage},
     rule::{Family, Findings, Rule, Subject},
 };
-use crate::{library, pattern};
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -33,19 +33,8 @@ pub(super) const RULE: Rule = Rule {
 fn check(facts: &Observations, out: &mut Findings<'_>) {
     let patterns: u64 = facts.nodes.iter().filter_map(|node| node.patterns).sum();
     if let Some(trace) = &facts.trace {
-        let mut all: Vec<String> = trace
-            .channels
-            .keys()
-            .map(|name| pattern::generalise(name))
-            .collect();
-        all.sort_unstable();
-        all.dedup();
-        let merged = pattern::merge(&all);
-        let pattern_of = |name: &[u8]| {
-            let pattern = pattern::generalise(name);
-            merged.get(&pattern).cloned().unwrap_or(pattern)
-        };
-        for (name, channel) in &trace.channels {
+        for (name, subject) in trace.channel_patterns() {
+            let channel = &trace.channels[name];
             let own = facts.libraries.owner(name).is_some();
             let sent = channel.published - channel.by_scripts;
             if !own
@@ -54,7 +43,6 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
                 && !channel.subscribed
                 && patterns == 0
             {
-                let subject = pattern_of(name);
                 let confidence = match library::is_channel_of_library(name) {
                     true => 0.65,
                     false if trace.left_all => 0.65,

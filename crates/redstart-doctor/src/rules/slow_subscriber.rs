@@ -2,12 +2,14 @@
 //!
 //! The server keeps what a subscriber has not read. Beyond client-output-buffer-limit it closes the connection, and
 //! all messages until the next subscription are lost. The rule reads the counter of such disconnections and the
-//! buffers of subscribers. The counter is of all clients, replicas among them: it alone does not make the rule sure.
+//! buffers of subscribers. The counter is of all clients: the rule is sure of it where nobody else can have been
+//! disconnected, because there was no replica and plain clients have no limit. A client that runs MONITOR is a plain one.
+//! Valkey has the counter, and Redis from 7.2 on.
 
 use crate::text;
 use crate::{
     finding::Severity,
-    observation::{ClientFacts, Observations, Stage},
+    observation::{ClientFacts, NodeFacts, Observations, Stage},
     rule::{Family, Findings, Rule, Subject},
 };
 
@@ -18,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Free,
     severity: Severity::Medium,
-    about: "The server keeps what a subscriber has not read. Beyond client-output-buffer-limit it closes the connection, and all messages until the next subscription are lost. The rule reads the counter of such disconnections and the buffers of subscribers. The counter is of all clients, replicas among them: it alone does not make the rule sure.",
+    about: "The server keeps what a subscriber has not read. Beyond client-output-buffer-limit it closes the connection, and all messages until the next subscription are lost. The rule reads the counter of such disconnections and the buffers of subscribers. The counter is of all clients: the rule is sure of it where nobody else can have been disconnected, because there was no replica and plain clients have no limit. Valkey has the counter, and Redis from 7.2 on.",
     timeline: &[
         "a subscriber does slow work in its message handler",
         "its buffer on the server passes 32 MB",
@@ -45,8 +47,10 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         let listens = node.channels.unwrap_or(0) + node.patterns.unwrap_or(0) > 0
             || node.calls("subscribe") + node.calls("psubscribe") + node.calls("ssubscribe") > 0;
         if closed > 0 && (listens || held > 0) {
-            // The counter is of all clients: replicas and plain ones have limits too.
-            let confidence = if held > 0 { 0.85 } else { 0.65 };
+            let confidence = match held > 0 || only_subscribers(node) {
+                true => 0.85,
+                false => 0.65,
+            };
             out.add(
                 Subject::setting("client-output-buffer-limit pubsub"),
                 confidence,
@@ -69,6 +73,17 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     }
 }
 
+/// Whether no client but a subscriber can have been disconnected for what it had not read.
+fn only_subscribers(node: &NodeFacts) -> bool {
+    let none = |field: &str| node.number(field) == Some(0);
+    // Whatever reads like a replica, a backup among them, begins with a synchronisation.
+    let replicas = none("connected_slaves") && none("sync_full") && none("sync_partial_ok");
+    let limits = node.setting("client-output-buffer-limit").unwrap_or("");
+    let limits: Vec<&str> = limits.split(' ').collect();
+    let plain = limits.chunks_exact(4).find(|class| class[0] == "normal");
+    replicas && plain.is_some_and(|class| class[1] == "0" && class[2] == "0")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +98,38 @@ mod tests {
         World::new()
             .node(|node| node.clients.push(subscriber("mailer", 9 << 20)))
             .must_show(RULE.id);
+    }
+
+    fn closed(fields: &[(&str, &str)], limits: &str) -> World {
+        let world = World::new()
+            .info("client_output_buffer_limit_disconnections", "4")
+            .command("subscribe", 9, 90)
+            .node(|node| {
+                let limits = limits.to_owned();
+                node.config
+                    .insert("client-output-buffer-limit".to_owned(), limits);
+            });
+        fields
+            .iter()
+            .fold(world, |world, (field, value)| world.info(field, value))
+    }
+
+    const ALONE: &[(&str, &str)] = &[
+        ("connected_slaves", "0"),
+        ("sync_full", "0"),
+        ("sync_partial_ok", "0"),
+    ];
+    const DEFAULT: &str = "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60";
+
+    #[test]
+    fn where_nobody_else_has_a_limit_it_was_a_subscriber() {
+        closed(ALONE, DEFAULT).must_show(RULE.id);
+        let plain = "normal 1048576 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60";
+        closed(ALONE, plain).must_be_quiet();
+        let replica = [ALONE[0], ("sync_full", "1"), ALONE[2]];
+        closed(&replica, DEFAULT).must_be_quiet();
+        // What may not be read is not known.
+        closed(ALONE, "").must_be_quiet();
     }
 
     fn subscriber(name: &str, output: u64) -> ClientFacts {

@@ -7,6 +7,8 @@ use super::{
 
 /// Reads that wait for their write, per key.
 const READERS: usize = 64;
+/// The same where the memory for them is used up.
+const FEW: usize = 4;
 /// A read and a write further apart are not one piece of work.
 const TOGETHER: f64 = 5.0;
 /// A second step follows its first within this time.
@@ -213,10 +215,36 @@ pub(crate) struct KeyTrace {
     set: Option<Step>,
     incremented: Option<Step>,
     added: Option<Step>,
+    /// There is no memory for more than a few reads and writes that are open.
+    crowded: bool,
 }
 
 impl KeyTrace {
-    pub(crate) fn take(&mut self, action: &Action, who: Who, when: When) {
+    /// Takes a command; `crowded` if there is no memory for more than a few open reads and writes.
+    pub(crate) fn take(&mut self, action: &Action, who: Who, when: When, crowded: bool) {
+        self.crowded = crowded;
+        self.follow(action, who, when);
+        if crowded {
+            self.reads.shrink_to(FEW);
+            self.writes.shrink_to(FEW);
+            self.taken_with.shrink_to(FEW);
+        }
+    }
+
+    /// The memory of what is open beyond a few of each kind, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        let beyond = |capacity: usize, size: usize| capacity.saturating_sub(FEW) * size;
+        beyond(self.reads.capacity(), size_of::<Read>())
+            + beyond(self.writes.capacity(), size_of::<Write>())
+            + beyond(self.taken_with.capacity(), size_of::<(u64, u32)>())
+    }
+
+    /// How many of each kind may be open.
+    fn room(&self) -> usize {
+        if self.crowded { FEW } else { READERS }
+    }
+
+    fn follow(&mut self, action: &Action, who: Who, when: When) {
         let script = who.id == u32::MAX;
         if script {
             self.ops.by_script += 1;
@@ -361,7 +389,7 @@ impl KeyTrace {
         if let Some(known) = self.reads.iter_mut().find(|known| known.client == who.id) {
             let times = known.times + 1;
             *known = Read { times, ..read };
-        } else if self.reads.len() < READERS {
+        } else if self.reads.len() < self.room() {
             self.reads.push(read);
         }
     }
@@ -423,7 +451,7 @@ impl KeyTrace {
         // Only what came after a read that waits for its write is asked for, and the last one.
         if self.reads.is_empty() {
             self.writes.clear();
-        } else if self.writes.len() >= READERS {
+        } else if self.writes.len() >= self.room() {
             self.writes.remove(0);
         }
         self.writes.push(Write {
@@ -526,7 +554,7 @@ impl KeyTrace {
         self.ops.takes += 1;
         if who.id != u32::MAX {
             self.ops.takes_without_ttl += u64::from(ttl == Ttl::Never);
-            let known = self.taken_with.iter();
+            let (known, room) = (self.taken_with.iter(), self.room());
             match (
                 value,
                 known.clone().find(|(other, _)| Some(*other) == value),
@@ -534,7 +562,7 @@ impl KeyTrace {
                 (_, Some((_, client))) => {
                     self.ops.shared_value += u64::from(*client != who.id);
                 }
-                (Some(value), None) if known.len() < READERS => {
+                (Some(value), None) if known.len() < room => {
                     self.taken_with.push((value, who.id));
                 }
                 _ => {}

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redstart_doctor::Progress;
 use redstart_testkit::{Kind, Server, figure, redis_cli, scale, wait_until};
 
 use crate::{client, doctor, examine, has};
@@ -119,7 +120,7 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
         .config("slowlog-max-len", "10000")
         .start()
         .await?;
-    let keys = scale(100_000, "doctor keys");
+    let keys = scale(20_000, "doctor keys");
     fill(&server, keys).await?;
     server.command(&["SET", "lock:report", "1"]).await?;
     server.command(&["LPUSH", "jobs", "1"]).await?;
@@ -142,7 +143,8 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
     let report = examine(
         doctor(&server.url())
             .sampled()
-            .walk(Duration::from_secs(600))
+            .share(1)
+            .walk(Duration::from_secs(3600))
             .names(keys * 2),
     )
     .await?;
@@ -155,6 +157,14 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
         .filter_map(|line| line.split_once("usec=")?.1.split(',').next())
         .filter_map(|micros| micros.parse::<u64>().ok())
         .sum::<u64>();
+
+    // By its clock and by medians, which a busy machine hardly moves.
+    let (typical, counts) = (medians(&server).await?, calls_of(&server).await?);
+    let worked: f64 = typical
+        .iter()
+        .filter_map(|(name, micros)| Some(micros * *counts.get(name)? as f64))
+        .sum();
+    let busy = worked / 1e6 / report.took.as_secs_f64();
 
     // A command that is sent once has no median: more of each.
     for _ in 0..4 {
@@ -177,9 +187,10 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
     let noise: u64 = slow(&server, "control").await?.values().sum();
     let counts = server.info("cmdstat_eval").await?;
     figure(format!(
-        "doctor over {keys} keys: {} commands, {spent} us of the server's time ({:.2} per key), {} bytes read, {:.1} s, longest round trip {:?} ({}); a millisecond of the server's time and more took {slow_ones:?}, and {noise} of as many loops that only count ({counts}); SCAN {scans}",
+        "doctor over {keys} keys: {} commands, {spent} us of the server's time ({:.2} per key; by the median of each command {:.2} % of the time that it took), {} bytes read, {:.1} s, longest round trip {:?} ({}); a millisecond of the server's time and more took {slow_ones:?}, and {noise} of as many loops that only count ({counts}); SCAN {scans}",
         report.cost.commands,
         spent as f64 / keys as f64,
+        busy * 100.0,
         report.cost.bytes_read,
         report.took.as_secs_f64(),
         report.cost.slowest,
@@ -191,8 +202,51 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
         .collect();
     assert!(medians.len() > 10 && long.is_empty(), "{medians:?}");
     let slow_ones: u64 = slow_ones.values().sum();
+    assert!(busy < 0.02, "{:.1} % of the server's time", busy * 100.0);
     let share = slow_ones as f64 / report.cost.commands as f64;
     assert!(share < 0.02, "{slow_ones} of {}", report.cost.commands);
+    drop(others);
+    Ok(())
+}
+
+/// Calls of each command.
+async fn calls_of(server: &Server) -> anyhow::Result<BTreeMap<String, u64>> {
+    let stats: String = server.query(&["INFO", "commandstats"]).await?;
+    let lines = stats.lines().filter_map(|line| {
+        let (name, numbers) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        let calls = numbers.strip_prefix("calls=")?.split(',').next()?;
+        Some((name.to_owned(), calls.parse().ok()?))
+    });
+    Ok(lines.collect())
+}
+
+/// The longest list of clients that is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_nearly_a_thousand_clients_takes_the_server_less_than_a_millisecond()
+-> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let mut others = Vec::new();
+    for _ in 0..985 {
+        others.push(tokio::net::TcpStream::connect(server.addr()).await?);
+    }
+    wait_until("the clients", Duration::from_secs(60), async || {
+        let connected = server.info("connected_clients").await.ok()?;
+        (connected.parse::<u64>().ok()? >= 985).then_some(())
+    })
+    .await?;
+    server.command(&["CONFIG", "RESETSTAT"]).await?;
+    for _ in 0..9 {
+        let report = examine(doctor(&server.url())).await?;
+        let told = |one: &redstart_doctor::Blind| one.what.starts_with("CLIENT LIST");
+        assert!(!report.blinds.iter().any(told), "{:#?}", report.blinds);
+    }
+    let medians = medians(&server).await?;
+    let list = medians.iter().find(|(name, _)| name == "client|list");
+    figure(format!("CLIENT LIST of 985 clients: {list:?} us"));
+    assert!(
+        list.is_some_and(|(_, micros)| *micros < 1000.0),
+        "{medians:?}"
+    );
     drop(others);
     Ok(())
 }
@@ -304,9 +358,10 @@ async fn idle_times_stay_as_they_are() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many clients a live workload has, and how many requests each sends per millisecond.
+/// How many clients a live workload has, and how many requests each sends per millisecond, or at once where it does not pause.
 const CLIENTS: usize = 4;
 const BURST: usize = 2;
+const AT_ONCE: usize = 16;
 
 /// When a workload ends, and how far it has come.
 #[derive(Default)]
@@ -324,10 +379,7 @@ async fn requests(url: String, workload: Arc<Workload>) -> anyhow::Result<Vec<u6
     while !workload.end.load(Ordering::Relaxed) {
         ticks.tick().await;
         for _ in 0..BURST {
-            let key = format!(
-                "user:{}:name",
-                (took.len() as u64).wrapping_mul(7919) % 10_000
-            );
+            let key = key(took.len() as u64);
             let begun = Instant::now();
             redis::cmd("GET")
                 .arg(&key)
@@ -338,6 +390,28 @@ async fn requests(url: String, workload: Arc<Workload>) -> anyhow::Result<Vec<u6
         }
     }
     Ok(took)
+}
+
+/// One client that sends the next requests as soon as the last ones are answered.
+async fn flood(url: String, workload: Arc<Workload>) -> anyhow::Result<Vec<u64>> {
+    let mut client = client(&url).await?;
+    let mut sent = 0;
+    while !workload.end.load(Ordering::Relaxed) {
+        let mut batch = redis::pipe();
+        for n in 0..AT_ONCE {
+            batch.cmd("GET").arg(key(sent + n as u64));
+        }
+        batch
+            .query_async::<Vec<Option<String>>>(&mut client)
+            .await?;
+        sent += AT_ONCE as u64;
+        workload.answered.fetch_add(AT_ONCE, Ordering::Relaxed);
+    }
+    Ok(Vec::new())
+}
+
+fn key(n: u64) -> String {
+    format!("user:{}:name", n.wrapping_mul(7919) % 10_000)
 }
 
 /// Keeps a process or thread on one core. Whether that could be done: in a container of one core it cannot.
@@ -382,108 +456,214 @@ fn on_the_core_of_clients<T: Send + 'static>(
     })
 }
 
+/// How the clients of a workload send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pace {
+    /// A few requests each millisecond: their latency is measured.
+    Steady,
+    /// As fast as they are answered: their number is measured.
+    Flood,
+}
+
 /// What one window of a live workload was like.
 struct Window {
+    /// Of a steady workload, in microseconds.
     p99: u64,
+    /// Requests per second.
+    rate: f64,
     /// The doctor's commands, if it was there.
     commands: u64,
 }
 
-/// A workload for this long, with examinations one after the other, or with none.
-async fn window(server: &Server, stage: &'static str, length: Duration) -> anyhow::Result<Window> {
+impl Window {
+    fn measure(&self, pace: Pace) -> f64 {
+        match pace {
+            Pace::Steady => self.p99 as f64,
+            Pace::Flood => self.rate,
+        }
+    }
+}
+
+/// Examinations one after the other, until they are stopped.
+async fn examinations(
+    url: String,
+    stage: &'static str,
+    length: Duration,
+    stop: Progress,
+) -> anyhow::Result<u64> {
+    let mut commands = 0;
+    while !stop.is_stopped() {
+        let examination = match stage {
+            "free" => doctor(&url),
+            // As long for the walk as for the rest, about.
+            "sampled" => doctor(&url).sampled().walk(length / 2),
+            _ => doctor(&url).observed(length * 3),
+        };
+        let report = examination.share(1).build()?.examine(&stop).await?;
+        commands = commands.max(report.cost.commands);
+    }
+    Ok(commands)
+}
+
+/// A workload for this long, beside examinations that are at their stage when it begins, or beside none.
+async fn window(
+    server: &Server,
+    stage: &'static str,
+    pace: Pace,
+    length: Duration,
+) -> anyhow::Result<Window> {
+    let at = match stage {
+        "free" => "asking servers",
+        "sampled" => "walking names",
+        _ => "observing commands",
+    };
+    let (begin, mut begun) = tokio::sync::watch::channel(stage == "none");
+    let progress = Progress::new(move |step| {
+        if step.what == at {
+            begin.send_replace(true);
+        }
+    });
+    let (url, stop) = (server.url(), progress.clone());
+    // A doctor that waits for a core that is never free would cost nothing.
+    let yields = pace == Pace::Steady;
+    let examinations = on_the_core_of_clients(yields, async move {
+        match stage {
+            "none" => Ok(0),
+            stage => examinations(url, stage, length, stop).await,
+        }
+    });
+    let wait = Duration::from_secs(100);
+    tokio::time::timeout(wait, begun.wait_for(|begun| *begun)).await??;
     let workload = Arc::new(Workload::default());
     let (url, its) = (server.url(), workload.clone());
     let clients = on_the_core_of_clients(false, async move {
-        let clients = (0..CLIENTS).map(|_| requests(url.clone(), its.clone()));
-        Ok(futures_util::future::try_join_all(clients).await?.concat())
-    });
-    let (url, its) = (server.url(), workload.clone());
-    let examinations = on_the_core_of_clients(true, async move {
-        let mut commands = 0;
-        while stage != "none" && !its.end.load(Ordering::Relaxed) {
-            let examination = match stage {
-                "free" => doctor(&url),
-                "sampled" => doctor(&url).sampled().walk(length),
-                _ => doctor(&url).observed(length),
-            };
-            commands = commands.max(examine(examination).await?.cost.commands);
+        match pace {
+            Pace::Steady => {
+                let clients = (0..CLIENTS).map(|_| requests(url.clone(), its.clone()));
+                Ok(futures_util::future::try_join_all(clients).await?.concat())
+            }
+            Pace::Flood => {
+                let clients = (0..CLIENTS).map(|_| flood(url.clone(), its.clone()));
+                Ok(futures_util::future::try_join_all(clients).await?.concat())
+            }
         }
-        Ok(commands)
     });
-    tokio::time::sleep(length).await;
-    // However busy the machine is, the workload goes on while somebody examines.
-    let progress = format!("requests to be answered in stage {stage}");
-    wait_until(&progress, Duration::from_secs(60), async || {
-        (workload.answered.load(Ordering::Relaxed) > 20).then_some(())
+    // Connections are made before the time begins.
+    let progress_of = format!("requests to be answered in stage {stage}");
+    let answered = || workload.answered.load(Ordering::Relaxed);
+    wait_until(&progress_of, Duration::from_secs(60), async || {
+        (answered() > 20).then_some(())
     })
     .await?;
+    let (since, before) = (Instant::now(), answered());
+    tokio::time::sleep(length).await;
+    let rate = (answered() - before) as f64 / since.elapsed().as_secs_f64();
     workload.end.store(true, Ordering::Relaxed);
+    progress.stop();
     let mut took = clients.await??;
     let commands = examinations.await??;
     took.sort_unstable();
     Ok(Window {
         p99: took.get(took.len() * 99 / 100).copied().unwrap_or(0),
+        rate,
         commands,
     })
 }
 
 /// The middle of some ratios, and where the middle is with a certainty of about 95 %.
-fn middle(mut ratios: Vec<f64>) -> String {
-    ratios.sort_by(f64::total_cmp);
-    let count = ratios.len() as f64;
-    // By the order of the values alone: the middle lies between those so far from it that chance hardly gets there.
-    let away = 0.98 * count.sqrt();
-    let at = |place: f64| ratios[(place.max(0.0) as usize).min(ratios.len() - 1)];
-    let (low, high) = (at(count / 2.0 - away), at((count / 2.0 + away).floor()));
-    format!("{:.3} ({low:.3} to {high:.3})", at(count / 2.0))
+#[derive(Clone, Copy)]
+struct Middle {
+    low: f64,
+    at: f64,
+    high: f64,
 }
+
+impl Middle {
+    fn of(mut ratios: Vec<f64>) -> Self {
+        ratios.sort_by(f64::total_cmp);
+        let count = ratios.len() as f64;
+        // By the order of the values alone: the middle lies between those so far from it that chance hardly gets there.
+        let away = 0.98 * count.sqrt();
+        let at = |place: f64| ratios[(place.max(0.0) as usize).min(ratios.len() - 1)];
+        Self {
+            low: at(count / 2.0 - away),
+            at: at(count / 2.0),
+            high: at((count / 2.0 + away).floor()),
+        }
+    }
+}
+
+impl std::fmt::Display for Middle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3} ({:.3} to {:.3})", self.at, self.low, self.high)
+    }
+}
+
+/// Windows from which on an interval says something.
+const ENOUGH: u64 = 10;
 
 /// Times are printed as figures: windows with examinations between windows without, each compared with the mean of the two
 /// beside it; and windows without compared in the same way, which is what the machine does on its own. The server has a core
-/// to itself, and the doctor's own work waits for the clients', as on another machine. What is asserted are counts: the
-/// workload goes on, and the doctor's commands are bounded by the number of keys, whatever the machine does meanwhile.
+/// to itself, and the doctor's own work waits for the clients', as on another machine. What is always asserted are counts: the
+/// workload goes on, and the doctor's commands are bounded by the number of keys. With many windows it is asserted too that
+/// no stage is shown to raise the p99 by more than a twentieth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_workload_goes_on_during_every_stage() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let keys = scale(20_000, "doctor live keys");
     fill(&server, keys).await?;
     let pinned = server.pid().is_some_and(|pid| pin(pid, 0));
-    let length = Duration::from_millis(scale(500, "doctor live millis"));
+    let length = Duration::from_millis(scale(300, "doctor live millis"));
     let rounds = scale(1, "doctor live rounds");
-    // The first window is slower than the others.
-    window(&server, "none", length).await?;
-    for stage in ["none", "free", "sampled", "observed"] {
-        let (mut ratios, mut without, mut commands) = (vec![], vec![], 0);
-        let mut before = window(&server, "none", length).await?;
-        for _ in 0..rounds {
-            let with = window(&server, stage, length).await?;
-            let after = window(&server, "none", length).await?;
-            ratios.push(2.0 * with.p99 as f64 / (before.p99 + after.p99).max(1) as f64);
-            without.push(after.p99);
-            commands = commands.max(with.commands);
-            before = after;
+    let mut dear = Vec::new();
+    for pace in [Pace::Steady, Pace::Flood] {
+        // The first window is slower than the others.
+        window(&server, "none", pace, length).await?;
+        for stage in ["none", "free", "sampled", "observed"] {
+            let (mut ratios, mut without, mut commands) = (vec![], vec![], 0);
+            let mut before = window(&server, "none", pace, length).await?;
+            for _ in 0..rounds {
+                let with = window(&server, stage, pace, length).await?;
+                let after = window(&server, "none", pace, length).await?;
+                let beside = (before.measure(pace) + after.measure(pace)) / 2.0;
+                ratios.push(with.measure(pace) / beside.max(1.0));
+                without.push(after.measure(pace));
+                commands = commands.max(with.commands);
+                before = after;
+            }
+            without.sort_by(f64::total_cmp);
+            let (middle, usual) = (Middle::of(ratios), without[without.len() / 2]);
+            let what = match pace {
+                Pace::Steady => format!(
+                    "p99 of {CLIENTS} clients with {} requests per second {middle} times that without, which is {usual:.0} us",
+                    CLIENTS * BURST * 1000
+                ),
+                Pace::Flood => format!(
+                    "throughput of {CLIENTS} clients that send {AT_ONCE} requests at once {middle} times that without, which is {usual:.0} per second"
+                ),
+            };
+            figure(format!(
+                "stage {stage} over {keys} keys, {rounds} windows of {} ms{}: {what}; at most {commands} commands in an examination, {:.4} per key",
+                length.as_millis(),
+                if pinned {
+                    ", the server on a core of its own"
+                } else {
+                    ""
+                },
+                commands as f64 / keys as f64,
+            ));
+            if pace == Pace::Steady && rounds >= ENOUGH && middle.low > 1.05 {
+                dear.push(format!("{stage}: {middle}"));
+            }
+            // A command per ten names; the rest is the same for any number.
+            let bound = match stage {
+                "sampled" => 4000 + keys / 5,
+                _ => 4000 + 60 * length.as_secs(),
+            };
+            assert!(commands <= bound, "{commands} commands in stage {stage}");
         }
-        without.sort_unstable();
-        figure(format!(
-            "stage {stage} over {keys} keys, {rounds} windows of {} ms{}: p99 of {CLIENTS} clients with {} requests per second {} times that without, which is {} us; at most {commands} commands in an examination, {:.4} per key",
-            length.as_millis(),
-            if pinned {
-                ", the server on a core of its own"
-            } else {
-                ""
-            },
-            CLIENTS * BURST * 1000,
-            middle(ratios),
-            without[without.len() / 2],
-            commands as f64 / keys as f64,
-        ));
-        // A command per 100 names, or per 20 where the server was slow to answer; the rest is the same for any number.
-        let bound = match stage {
-            "sampled" => 4000 + keys / 10,
-            _ => 4000 + 20 * length.as_secs(),
-        };
-        assert!(commands <= bound, "{commands} commands in stage {stage}");
     }
+    assert!(dear.is_empty(), "the p99 of a live workload: {dear:?}");
     Ok(())
 }
 

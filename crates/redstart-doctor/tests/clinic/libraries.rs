@@ -72,6 +72,45 @@ async fn healthy_libraries_are_not_accused_on_valkey() -> anyhow::Result<()> {
     healthy_libraries(Kind::Valkey).await
 }
 
+/// Celery, RQ and Sidekiq with workers that work and clients that wait for them, while their commands are observed.
+async fn workers_at_work(kind: Kind) -> anyhow::Result<()> {
+    for (language, script, library) in [
+        (Language::Python, "celery_busy.py", "Celery"),
+        (Language::Python, "rq_busy.py", "RQ"),
+        (Language::Ruby, "sidekiq_busy.rb", "Sidekiq"),
+    ] {
+        let server = Server::builder(kind).start().await?;
+        let (port, script) = (server.port().to_string(), program(script));
+        let worker = Foreign::start(language, &script, &[&port, "work"])?;
+        let mut sender = Foreign::start(language, &script, &[&port, "send"])?;
+        assert_eq!(sender.line().await?, "busy", "{library}");
+        let observation = doctor(&server.url())
+            .sampled()
+            .observed(Duration::from_secs(3));
+        let report = examine(observation).await?;
+        assert_eq!(sure(&report), [] as [&str; 0], "{library} at work");
+        assert!(
+            report.libraries.iter().any(|known| known == library),
+            "{library} of {:?}",
+            report.libraries
+        );
+        assert!(report.cost.lines > 100, "{library}: {:?}", report.cost);
+        worker.kill9();
+        sender.kill9();
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn celery_rq_and_sidekiq_at_work_are_not_accused() -> anyhow::Result<()> {
+    workers_at_work(Kind::Redis).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn celery_rq_and_sidekiq_at_work_are_not_accused_on_valkey() -> anyhow::Result<()> {
+    workers_at_work(Kind::Valkey).await
+}
+
 /// Jobs are removed while the doctor looks at them, and move from one state to the next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_queue_that_removes_its_jobs_is_not_accused() -> anyhow::Result<()> {
@@ -361,9 +400,10 @@ async fn two_versions_of_bullmq_on_one_queue_are_found() -> anyhow::Result<()> {
     let code = "
         const [five, six] = ['bullmq5', 'bullmq6'].map((name) => process.mainModule.require(name));
         console.log('mixed');
-        for (let n = 0; n < 2000; n++) {
+        for (let n = 0; ; n++) {
           const mail = new (n % 2 ? five : six).Queue('mail', { connection: queue.opts.connection });
           await mail.add('plain', {});
+          if (n % 100 === 0) await mail.drain();
           await mail.close();
         }";
     let args = ["bullmq5", &port, "mail", "run", code];

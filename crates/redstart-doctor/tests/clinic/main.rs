@@ -1,6 +1,7 @@
 //! Examinations of servers that work, of servers that race, and of servers that do not help.
 
 mod breakage;
+mod budget;
 mod cost;
 mod hostile;
 mod libraries;
@@ -23,11 +24,12 @@ async fn client(url: &str) -> redis::RedisResult<MultiplexedConnection> {
         .await
 }
 
-/// An examination with time for a busy machine.
+/// An examination with time for a busy machine, and of a server that is there for it. Tests of what it costs set its share.
 fn doctor(url: &str) -> DoctorBuilder {
     Doctor::builder(url)
         .gap(Duration::from_millis(100))
         .patience(Duration::from_secs(60))
+        .share(50)
 }
 
 async fn examine(builder: DoctorBuilder) -> anyhow::Result<Report> {

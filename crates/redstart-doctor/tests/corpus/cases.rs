@@ -876,7 +876,8 @@ pub(crate) const CASES: &[Case] = &[
             "SET bull:mail:id 4",
             "HSET bull:mail:1 data {} timestamp 1 name x opts {}",
             "RPUSH bull:mail:active 1",
-            "SET bull:mail:1:lock token PX 30000",
+            // Longer than an examination of many keys takes.
+            "SET bull:mail:1:lock token PX 600000",
         ]),
         &[],
     ),
@@ -1163,6 +1164,28 @@ pub(crate) const CASES: &[Case] = &[
         Side {
             seed: &["DEBUG SLEEP 0"],
             config: &[("latency-monitor-threshold", "100")],
+            ..NOTHING
+        },
+        &[],
+    ),
+];
+
+/// Worlds of servers that count the clients that they disconnect: Valkey, and Redis from 7.2 on.
+pub(crate) const COUNTING: &[Case] = &[
+    // A subscriber that was closed leaves the counter behind.
+    sampled(
+        "slow-subscriber",
+        "client-output-buffer-limit pubsub",
+        Side {
+            guests: &[Guest::Deaf("news")],
+            seed: &["*3000 PUBLISH news @8000"],
+            config: &[("client-output-buffer-limit", "pubsub 65536 0 0")],
+            ..NOTHING
+        },
+        Side {
+            guests: &[Guest::Deaf("news")],
+            seed: &["*20 PUBLISH news @800"],
+            config: &[("client-output-buffer-limit", "pubsub 65536 0 0")],
             ..NOTHING
         },
         &[],

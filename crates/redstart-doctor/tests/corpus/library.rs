@@ -76,6 +76,7 @@ fn doctor(server: &Server) -> DoctorBuilder {
     Doctor::builder(&server.url())
         .sampled()
         .gap(Duration::from_millis(100))
+        .share(50)
         .patience(PATIENCE)
 }
 

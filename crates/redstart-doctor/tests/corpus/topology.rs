@@ -42,6 +42,7 @@ fn doctor(url: &str) -> DoctorBuilder {
     Doctor::builder(url)
         .sampled()
         .gap(Duration::from_millis(100))
+        .share(50)
         .patience(PATIENCE)
 }
 

@@ -272,6 +272,7 @@ async fn examine(server: &Server, side: &Side, case: &Case) -> Result<Report> {
     let mut builder = Doctor::builder(&server.url())
         .sampled()
         .gap(Duration::from_millis(100))
+        .share(50)
         .patience(PATIENCE);
     if case.observe > 0 {
         builder = builder.observed(Duration::from_millis(case.observe));

@@ -1,8 +1,10 @@
 //! Redstart's job queues and write-behind shards: what waits, for how long, and whether a worker is there.
 
+use std::collections::BTreeMap;
+
 use redis::Value;
 
-use super::length;
+use super::{Blinds, length};
 use crate::{
     library::{RedstartName, Waiting},
     node::{Node, Slots},
@@ -22,12 +24,14 @@ pub(super) async fn look(
     slots: &Slots,
     groups: &[Group],
     now: u64,
+    blinds: &mut Blinds,
 ) -> Vec<Waiting> {
-    let mut known: Vec<(&str, Vec<u8>)> = Vec::new();
+    let mut known: BTreeMap<Vec<u8>, &str> = BTreeMap::new();
     let own = groups
         .iter()
         .filter(|group| group.keeper() == Some("Redstart"));
-    for fact in own.flat_map(|group| &group.facts) {
+    let mut more = false;
+    for (group, fact) in own.flat_map(|group| group.facts.iter().map(move |fact| (group, fact))) {
         let Some(name) = RedstartName::parse(&fact.name) else {
             continue;
         };
@@ -40,12 +44,21 @@ pub(super) async fn look(
             continue;
         };
         let entity = fact.name[..=end].to_vec();
-        if known.len() < ENTITIES && !known.iter().any(|(_, other)| *other == entity) {
-            known.push((pattern, entity));
-        }
+        known.insert(entity, pattern);
+        // Of names that differ in an id only, some are in the sample.
+        more |= group.seen > group.facts.len() as u64;
+    }
+    if known.len() > ENTITIES || more {
+        blinds.note(
+            "queues and write-behind shards of Redstart",
+            format!(
+                "{} of them were looked at, and there are more",
+                known.len().min(ENTITIES)
+            ),
+        );
     }
     let mut found = Vec::new();
-    for (pattern, entity) in known {
+    for (entity, pattern) in known.into_iter().take(ENTITIES) {
         let shard = slots.shard(&entity).unwrap_or(0);
         let master = nodes
             .iter_mut()

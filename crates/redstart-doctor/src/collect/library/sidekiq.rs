@@ -5,7 +5,7 @@
 
 use redis::Value;
 
-use super::length;
+use super::{Blinds, length};
 use crate::{
     library::Sidekiq,
     node::Node,
@@ -24,17 +24,34 @@ pub(super) struct Suspect {
     work: u64,
 }
 
-pub(super) async fn look(node: &mut Node, namespace: &str, found: &mut Sidekiq) -> Vec<Suspect> {
+pub(super) async fn look(
+    node: &mut Node,
+    namespace: &str,
+    found: &mut Sidekiq,
+    blinds: &mut Blinds,
+) -> Vec<Suspect> {
     let registered = format!("{namespace}processes");
     let scan = words!["SSCAN", registered, "0", "COUNT", "100"];
     let Ok(Value::Array(parts)) = node.wire.call(scan).await else {
         return Vec::new();
     };
+    let mut parts = parts.into_iter();
+    let cursor: Option<String> = parts
+        .next()
+        .and_then(|cursor| redis::from_redis_value(cursor).ok());
     let processes: Vec<Vec<u8>> = parts
-        .into_iter()
-        .nth(1)
+        .next()
         .and_then(|names| redis::from_redis_value(names).ok())
         .unwrap_or_default();
+    if processes.len() > PROCESSES || cursor.is_some_and(|cursor| cursor != "0") {
+        blinds.note(
+            "processes of Sidekiq",
+            format!(
+                "{} of them were looked at, and there are more",
+                processes.len().min(PROCESSES)
+            ),
+        );
+    }
     let mut suspects = Vec::new();
     for process in processes.iter().take(PROCESSES) {
         found.processes += 1;
