@@ -316,7 +316,11 @@ impl Fetcher {
         while !self.shared.stop.is_cancelled() {
             match self.shared.register().await {
                 Ok(registration) => {
-                    self.registration = registration;
+                    let lost = std::mem::replace(&mut self.registration, registration);
+                    // As the next look for silent workers would: its jobs need not wait for that.
+                    if let Err(error) = self.shared.reclaim(&lost.name).await {
+                        tracing::debug!(%error, "the jobs of a lost registration could not be taken over");
+                    }
                     return true;
                 }
                 Err(error) => tracing::debug!(%error, "a worker could not register again"),
