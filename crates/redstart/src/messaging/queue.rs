@@ -177,7 +177,7 @@ pub use worker::{
 /// | `cron`, `crontab`, `cron_paused` | sorted set, hash, set | next ticks; cron entries; those that are paused |
 /// | `meta` | hash | whether paused, how many run, turns, how the workers have the queue set |
 /// | `once:…` | string | effects that were done once, with a TTL |
-/// | `enqueued:<job>` | string | a unique job was added by this request, with a TTL of seconds |
+/// | `enqueued:<job>`, `flow:<job>` | string | a unique job, or a step of a flow, was added by this request, with a TTL |
 ///
 /// A job is one record in one place, `jobs`, and its id is in exactly one container at any time: one script per move.
 /// The lease belongs to the worker, not to each job: a heartbeat is one command however many jobs run.

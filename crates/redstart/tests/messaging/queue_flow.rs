@@ -385,7 +385,7 @@ impl Steps {
         // From byte 35 on: id, no attempts, priority 0, no flags, no limits, no extras, kind.
         let record = [&id[..], &[0; 4], &[128, 0], &[0; 9], b"\x04node{}"].concat();
         let added = self
-            .run(flow, 16, &[b"0", b"60000000", b"1", &record])
+            .run(flow, 17, &[b"0", b"60000000", b"1000", b"1", &record])
             .await?;
         ensure!(added == redis::Value::Int(1), "{added:?}");
         Ok(())
@@ -465,3 +465,7 @@ async fn a_flow_in_steps_that_is_closed_in_time_waits_and_one_that_is_not_is_rep
     );
     Ok(())
 }
+        // The mark of the request: the next one is another.
+        self.store
+            .query::<()>(redis::cmd("DEL").arg("{k}:17"))
+            .await?;

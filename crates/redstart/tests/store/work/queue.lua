@@ -73,12 +73,12 @@ args[#args + 1] = 0
 return queue('running', 'parked', 'history', 'tallies'), args
 
 -- [queue.flow] A parent with 100 children.
-local args = setting(0, 0, 100, job_body(job_id(1), 64, extra('n', '100')))
+local args = setting(0, 0, 60000, 100, job_body(job_id(1), 64, extra('n', '100')))
 for i = 2, 101 do
   args[#args + 1] = 0
   args[#args + 1] = job_body(job_id(i), 64, extra('p', job_id(1) .. 'f' .. i))
 end
-return queue(), args
+return queue('mark'), args
 
 -- [queue.flow_close] at most 1100: 100 parents.
 zfill('parents', FUTURE, job_id)
