@@ -118,7 +118,8 @@ pub use worker::{
 ///   runs again, also if its worker dies.
 /// - **Groups take turns.** A group with a million jobs delays the first job of another by one job: groups stand in a line,
 ///   and one that had its turn, or comes back from its limit, goes to the end. Limits of concurrency and rate, of the
-///   queue, a kind or each group, hold over all workers.
+///   queue, a kind or each group, hold over all workers and together: a job in a group starts when its group and its kind
+///   have a place.
 /// - **Parents run after their children**, once, with their results: see [`Flow`]. That holds for replayed ones too.
 /// - **Ticks are kept.** Cron entries, delays and the jobs of dead workers are looked after while all workers are busy.
 /// - **Nothing is trimmed.** At its capacity the queue refuses ([`Enqueued::Full`]); it never drops a job.
@@ -161,6 +162,7 @@ pub use worker::{
 /// | `ranked` | sorted set | jobs of another priority, by due time − priority × boost |
 /// | `grouped` | sorted set | jobs of groups, by group and time of enqueueing |
 /// | `groups`, `resting` | sorted set | groups that may have a job to run, first in, first out; those that wait for their rate limit |
+/// | `lines` | sorted set | groups whose first job waits for a place of its kind, by kind, first in, first out |
 /// | `delayed` | sorted set | by due time: delayed jobs, and jobs between two attempts |
 /// | `parents` | sorted set | jobs that wait for their children; what parents in other queues are to be told |
 /// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch |

@@ -8,7 +8,7 @@ local late = redis.call('ZRANGE', KEYS[17], '-inf', format('%.0f', now), 'BYSCOR
 for _, id in ipairs(late) do
   local record = redis.call('HGET', jobs, id)
   if record and state(record) == 'p' then
-    if flag(record, 32) then free_place(record) end
+    if flag(record, 32) then free_group(record) end
     local why = redis.call('HGET', details, id .. 'y')
     bury(without_flag(record, 32), 'no worker could run it: ' .. ARGV[6] .. (why and ': ' .. why or ''), now)
   end

@@ -69,6 +69,11 @@ local function group_waits(record)
 end
 
 local soonest
+-- A job that does not run now keeps at most its place in its group.
+local function keep_or_free_place(record)
+  if group_waits(record) then free_line(record) else free_place(record) end
+end
+
 local endings = {
   done = function(record, since, _, text)
     free_place(record)
@@ -90,11 +95,9 @@ local endings = {
     conclude(record, 'c', '', time)
   end,
   retry = function(record, since, wait, text)
-    if group_waits(record) then
-      record = with_flag(record, 32)
-    else
-      free_place(record)
-    end
+    spent = spent + 20
+    keep_or_free_place(record)
+    if group_waits(record) then record = with_flag(record, 32) end
     record = charged(note_attempt(record, worker, since, time, text))
     redis.call('HSET', jobs, id_of(record), as(record, 'l', time + wait))
     redis.call('ZADD', delayed, format('%.0f', time + wait), id_of(record))
@@ -124,7 +127,8 @@ for i = first, last, 4 do
         free_place(record)
         bury(record, text, time)
       else
-        if group_waits(record) then record = with_flag(record, 32) else free_place(record) end
+        keep_or_free_place(record)
+        if group_waits(record) then record = with_flag(record, 32) end
         local kind = kind_of(record)
         limit = format('%.0f', limit)
         record = with_flag(unstarted('Jp' .. sub(record, 3)), 8)

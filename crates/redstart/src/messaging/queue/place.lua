@@ -15,7 +15,11 @@
 --
 -- `grouped` has group .. '\0' .. time of enqueueing .. id, in lexical order: a group's jobs lie together, oldest first.
 -- `groups` has the groups that may have a job to run, first in, first out: a group that had its turn, or was away because
--- of a limit, goes to the end. `resting` has those that wait for their rate limit.
+-- of a limit, goes to the end. `resting` has those that wait for their rate limit. Groups whose first job waits for a place of
+-- its kind stand in the line of that kind: see reserve.lua.
+--
+-- `meta` has 'n:' .. group: how many of its jobs run, or wait for their next attempt in their place; the same of the line of a
+-- kind, which is char(1) .. kind; and 'w:' .. line: how many groups stand in it.
 local jobs, ready, ranked, delayed, idle, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local unique, dead, done, ended, details = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local groups, grouped, resting, parents, events = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
@@ -110,13 +114,20 @@ local function make_ready(side, records)
   each_piece('ZADD', ranked, scored)
 end
 
--- A running job of a group gives its place in the group back.
-local function free_place(record)
-  local group = group_of(record)
-  if not group then return end
-  if redis.call('HINCRBY', meta, 'n:' .. group, -1) <= 0 then redis.call('HDEL', meta, 'n:' .. group) end
-  if redis.call('ZLEXCOUNT', grouped, '[' .. group .. '\0', '(' .. group .. '\1') > 0 then
-    enter_round(group)
+-- The line of the job's kind, if it has a group and needs a place of its kind too. A job without a group stands in that line
+-- itself: it is its group.
+local function line_of(record)
+  if flag(record, 64) and extra(record, 'l') then return '\1' .. kind_of(record) end
+end
+
+-- A place in a group, or of a kind, is free again.
+local function give_back(name)
+  if redis.call('HINCRBY', meta, 'n:' .. name, -1) <= 0 then redis.call('HDEL', meta, 'n:' .. name) end
+  if byte(name, 1) == 1 and redis.call('HEXISTS', meta, 'w:' .. name) == 1 then
+    -- `reserve` lets those in who wait for it.
+    wake(1)
+  elseif redis.call('ZLEXCOUNT', grouped, '[' .. name .. '\0', '(' .. name .. '\1') > 0 then
+    enter_round(name)
     wake(1)
   end
 end
@@ -130,6 +141,23 @@ local function note_crowded(kind)
     local length = byte(noted, at)
     if sub(noted, at, at + length) == entry then return end
     at = at + 1 + length
+-- A job that does not run keeps its place in its group, and none of its kind.
+local function free_line(record)
+  local line = line_of(record)
+  if line then give_back(line) end
+end
+
+local function free_group(record)
+  local group = group_of(record)
+  if group then give_back(group) end
+end
+
+-- A running job gives its places back: in its group, and of its kind.
+local function free_place(record)
+  free_group(record)
+  free_line(record)
+end
+
   end
   redis.call('HSET', meta, 'crowded', noted .. entry)
 end

@@ -173,7 +173,7 @@ impl Fetcher {
         } = &*self.registration;
         let queue = &self.shared.queue;
         let of_kind = parked.map(|(kind, _)| parked::part(kind));
-        let mut parts = vec![&**running, "workers", "rates"];
+        let mut parts = vec![&**running, "workers", "rates", "lines"];
         if let Some(of_kind) = &of_kind {
             parts.extend([&**of_kind, "parked"]);
         }

@@ -140,7 +140,10 @@ impl Shared {
     pub(super) async fn reclaim(&self, worker: &str) -> Result<()> {
         let (ready, dead): (i64, u64) = self
             .queue
-            .call(&RECLAIM, &[&format!("running:{worker}"), "workers"])
+            .call(
+                &RECLAIM,
+                &[&format!("running:{worker}"), "workers", "lines"],
+            )
             .arg(worker)
             .arg(worker.get(..self.id.len()).unwrap_or(worker))
             .arg(self.max_attempts)
@@ -171,7 +174,7 @@ impl Shared {
 
     async fn leave_as(&self, registration: &Registration, idle: &str) -> Result<u64> {
         self.queue
-            .call(&LEAVE, &[&registration.running, "workers"])
+            .call(&LEAVE, &[&registration.running, "workers", "lines"])
             .arg(&registration.name)
             .arg(idle)
             .idempotent()
