@@ -48,6 +48,18 @@ async fn keeping(backend: &Backend) -> Result<Queue> {
 
 type Seen = Arc<Mutex<Vec<Vec<ChildResult<u64>>>>>;
 
+/// Whether the queue keeps nothing of any job, now or soon: workers remove what is left some at a time.
+async fn nothing_left(store: &Store, backend: &Backend) -> bool {
+    let mut left = redis::cmd("EXISTS");
+    for part in ["details", "jobs", "parents"] {
+        left.arg(format!("{}:queue:{{q}}:{part}", backend.namespace()));
+    }
+    eventually(LONG, async || {
+        store.query::<u64>(&left).await.is_ok_and(|left| left == 0)
+    })
+    .await
+}
+
 async fn adding(queue: &Queue, seen: &Seen) -> Result<Worker> {
     let seen = seen.clone();
     Ok(queue
@@ -218,6 +230,44 @@ matrix! {
         empty(&queue).await?;
         worker.shutdown(LONG).await?;
         let details = format!("{}:queue:{{q}}:details", backend.namespace());
+        ensure!(nothing_left(&store, backend).await, "details stay");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    /// What became of thousands of children is not removed by one script.
+    async fn a_parent_of_thousands_leaves_nothing_when_it_is_done_or_deleted(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let healed = Arc::new(AtomicBool::new(false));
+        let seen = healed.clone();
+        let worker = queue
+            .worker(|Square(n): Square, _: JobContext| async move { Returned::<Square>(n) })
+            .handler(move |_: Sum, _: JobContext| {
+                let healed = seen.load(Ordering::SeqCst);
+                async move { if healed { Ok(()) } else { Err(anyhow::anyhow!("not yet")) } }
+            })
+            .retry(Backoff::fixed(Duration::from_millis(1)), 1)
+            .start()
+            .await?;
+        let flow = || -> Result<Flow> {
+            let mut root = Flow::new(&Sum)?;
+            for n in 0..3000 {
+                root = root.child(Flow::new(&Square(n))?);
+            }
+            Ok(root)
+        };
+        let look = queue.inspect();
+        let purged = queue.add_flow(flow()?).await?.root().context("added")?;
+        ensure!(eventually(LONG, async || look.counts().await.is_ok_and(|c| c.dead == 1)).await);
+        assert_eq!(look.dead_letters().purge_many(&[purged]).await?, 1);
+        ensure!(nothing_left(&store, backend).await, "a letter that was deleted leaves details");
+        assert_eq!(look.counts().await?.waiting, 0);
+
+        healed.store(true, Ordering::SeqCst);
+        let _ = queue.add_flow(flow()?).await?;
+        empty(&queue).await?;
+        ensure!(nothing_left(&store, backend).await, "a job that is done leaves details");
         let jobs = format!("{}:queue:{{q}}:jobs", backend.namespace());
         let left: u64 = store.query(redis::cmd("EXISTS").arg(details).arg(jobs)).await?;
         assert_eq!(left, 0);

@@ -23,7 +23,7 @@ use crate::{
 use redis::Value;
 
 /// Delayed jobs made ready by one script.
-const PROMOTE: usize = 200;
+const PROMOTE: usize = 100;
 /// What one reservation may carry: it must arrive within the deadline, and others share the connection.
 const MAX_BYTES: usize = 1024 * 1024;
 /// A worker of this many slots or fewer takes as many jobs at once as it has slots.
