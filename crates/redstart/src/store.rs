@@ -154,6 +154,8 @@ mod walk;
 pub use builder::StoreBuilder;
 pub use capability::{Capabilities, Optional, ServerKind};
 pub(crate) use clock::Clock;
+#[cfg(any(feature = "locking", feature = "messaging"))]
+pub(crate) use clock::valid_until;
 pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider, RotatingCredentials};
 pub use dedicated::Dedicated;
 pub(crate) use handle::Store;

@@ -35,6 +35,15 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         counts: &[],
     },
     Campaign {
+        name: "scripts",
+        about: "no script but the named ones takes a millisecond of a server's time on keys that are filled to their limits",
+        package: "redstart",
+        test: "store",
+        filter: "the_time_that_each_script_takes",
+        scale: 1,
+        counts: &[("ROUNDS_OF_EACH_SCRIPT", 20), ("TEST_SECONDS", 1800)],
+    },
+    Campaign {
         name: "store-hung",
         about: "masters that hang without a word, on Cluster and behind sentinels",
         package: "redstart",

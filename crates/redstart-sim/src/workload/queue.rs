@@ -34,6 +34,8 @@ impl Job for Task {
     const NAME: &'static str = "task";
 }
 
+/// No machine is suspended for longer.
+const SUSPENDED: Duration = Duration::from_secs(10);
 /// How long a job waits after a failed attempt.
 const BACKOFF: Duration = Duration::from_millis(200);
 /// Parts of a queue that exist only while there are jobs.
@@ -159,11 +161,7 @@ impl Drop for Running {
 
 /// Whether a worker that held its lease when a job began must have it still.
 fn keeps(world: &World, client: usize, began: Duration, lease: Duration) -> bool {
-    let (since, now) = (began.saturating_sub(lease), world.now());
-    let lost = world.may_have_lost(since, now)
-        || world.clock_jumped(since, now)
-        || world.was_suspended(since, now);
-    !lost && !world.was_hindered(client, since, lease)
+    world.must_keep_lease(client, began.saturating_sub(lease), lease)
 }
 
 /// The lease of the worker, and the longest of any; and how many attempts a job has.
@@ -226,8 +224,17 @@ fn begin(
 ) -> Running {
     world.met();
     let now = world.now();
-    // One outside that stood still since it was given the job cannot know better.
-    let late = matches!(holder, Holder::Outside(_)) && holder.is_told(now);
+    let process = current();
+    let was_suspended = |process: &Option<Arc<Process>>, since| {
+        let client = process.as_ref().map(|process| process.id());
+        client.is_some_and(|client| world.is_suspended_since(client, since))
+    };
+    // One outside that stood still since it was given the job cannot know better, nor a worker whose clock stood still.
+    let given = now.saturating_sub(leases.longest + SUSPENDED);
+    let late = match holder {
+        Holder::Outside(_) => holder.is_told(now),
+        Holder::Handler(..) => was_suspended(&process, given),
+    };
     let registration = match &holder {
         Holder::Handler(_, context) => {
             let mut held = held(world).into_iter();
@@ -238,12 +245,15 @@ fn begin(
     };
     let mut breaches = Vec::new();
     // A worker that stood still for longer than its lease must hear from the store before it begins anything.
-    let life = current().and_then(|process| world.lives.get(process.id()));
+    let life = process
+        .as_ref()
+        .and_then(|process| world.lives.get(process.id()));
     let woke = life.and_then(|life| *life.woke.lock());
     if let Some((at, lasted)) = woke
         && matches!(holder, Holder::Handler(..))
         && at == now
         && lasted >= leases.own
+        && !late
         && world.plan.weather.delay.0 > 0
     {
         breaches.push(format!(
@@ -260,7 +270,9 @@ fn begin(
         let lost = other.holder.is_told(now);
         // The job was handed out before the handler began, at most a lease.
         let since = other.since.saturating_sub(leases.longest);
-        let excused = world.may_have_lost(since, now) || world.clock_jumped(since, now);
+        let excused = world.may_have_lost(since, now)
+            || world.clock_jumped(since, now)
+            || was_suspended(&other.process, since);
         if runs && !lost && !late && !excused {
             breaches.push(format!(
                 "job {job} begins while a worker runs it that was not told of a loss"

@@ -5,6 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
+pub(crate) use crate::store::valid_until;
+
 use super::fence::{FenceToken, Fencing};
 use crate::{
     duration,
@@ -53,21 +55,6 @@ pub(crate) fn checked_ttl(ttl: Duration) -> Result<Duration> {
         )));
     }
     Ok(Duration::from_millis(duration::millis(ttl)))
-}
-
-/// How much earlier than the server the holder treats its lease as ended: two clocks may run at rates that differ by
-/// 1 %, and both count in whole milliseconds.
-fn drift(ttl: Duration) -> Duration {
-    ttl / 100 + Duration::from_millis(2)
-}
-
-/// Until when a lease that was requested at `asked` is valid: the server counts from a later time.
-pub(crate) fn valid_until(asked: Instant, ttl: Duration) -> Instant {
-    let allowance = match crate::mend::is_missing("leases allow for slow clocks") {
-        true => Duration::ZERO,
-        false => drift(ttl),
-    };
-    asked + ttl.saturating_sub(allowance)
 }
 
 /// The end of a wait. A wait without an end is one of thirty years, as with tokio's own timers.

@@ -118,7 +118,8 @@ pub use worker::{
 ///   runs again, also if its worker dies.
 /// - **Groups take turns.** A group with a million jobs delays the first job of another by one job: groups stand in a line,
 ///   and one that had its turn, or comes back from its limit, goes to the end. Limits of concurrency and rate, of the
-///   queue, a kind or each group, hold over all workers.
+///   queue, a kind or each group, hold over all workers and together: a job in a group starts when its group and its kind
+///   have a place.
 /// - **Parents run after their children**, once, with their results: see [`Flow`]. That holds for replayed ones too.
 /// - **Ticks are kept.** Cron entries, delays and the jobs of dead workers are looked after while all workers are busy.
 /// - **Nothing is trimmed.** At its capacity the queue refuses ([`Enqueued::Full`]); it never drops a job.
@@ -161,6 +162,7 @@ pub use worker::{
 /// | `ranked` | sorted set | jobs of another priority, by due time − priority × boost |
 /// | `grouped` | sorted set | jobs of groups, by group and time of enqueueing |
 /// | `groups`, `resting` | sorted set | groups that may have a job to run, first in, first out; those that wait for their rate limit |
+/// | `lines` | sorted set | groups whose first job waits for a place of its kind, by kind, first in, first out |
 /// | `delayed` | sorted set | by due time: delayed jobs, and jobs between two attempts |
 /// | `parents` | sorted set | jobs that wait for their children; what parents in other queues are to be told |
 /// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch |
@@ -177,7 +179,7 @@ pub use worker::{
 /// | `cron`, `crontab`, `cron_paused` | sorted set, hash, set | next ticks; cron entries; those that are paused |
 /// | `meta` | hash | whether paused, how many run, turns, how the workers have the queue set |
 /// | `once:…` | string | effects that were done once, with a TTL |
-/// | `enqueued:<job>` | string | a unique job was added by this request, with a TTL of seconds |
+/// | `enqueued:<job>`, `flow:<job>` | string | a unique job, or a step of a flow, was added by this request, with a TTL |
 ///
 /// A job is one record in one place, `jobs`, and its id is in exactly one container at any time: one script per move.
 /// The lease belongs to the worker, not to each job: a heartbeat is one command however many jobs run.
@@ -185,7 +187,8 @@ pub use worker::{
 /// # Round trips
 ///
 /// Enqueue: one; plain jobs that are enqueued at the same time by many tasks of a process share it. Worker: one to take as
-/// many jobs as can start (half of its slots at a time, if there are many), one to acknowledge up to 512 of them; each is
+/// many jobs as can start (half of its slots at a time, if there are many), one to acknowledge up to 256 of them, or 20 to 40 that
+/// leave something behind; each is
 /// O(log n) per job at most. A reservation is at most 1 MiB, or one job. Idle workers do not poll: they wait for a
 /// message on a sharded channel of their own (`wake:<worker>`), and each enqueue wakes only as many as it added jobs.
 /// What concerns all of them is published on `wake`.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 
 use super::{Settled, block_seconds};
 use crate::{
@@ -207,6 +207,7 @@ impl ReliableList {
     /// Those of the store.
     pub async fn consumer(&self) -> Result<ListConsumer> {
         let name = token();
+        let registered = self.0.store.clock().now();
         // Registered before the first take, so that whatever it takes can be found.
         self.renew(&name).await?;
         // And again on each new connection: a server that lost its data has lost the consumer too.
@@ -221,7 +222,7 @@ impl ReliableList {
             held: Mutex::default(),
             doubt: Mutex::default(),
         });
-        let heartbeat = crate::task::spawn(heartbeat(taking.clone(), name.clone()));
+        let heartbeat = crate::task::spawn(heartbeat(taking.clone(), name.clone(), registered));
         Ok(ListConsumer {
             taking,
             name,
@@ -287,9 +288,11 @@ enum Leaves {
 }
 
 /// Renews a consumer's lease, and looks for items that it took without knowing.
-async fn heartbeat(taking: Arc<Taking>, name: String) {
+async fn heartbeat(taking: Arc<Taking>, name: String, mut renewed: Instant) {
+    let clock = taking.list.0.store.clock();
     loop {
-        tokio::time::sleep(taking.list.0.lease / 3).await;
+        clock.sleep_until(renewed + taking.list.0.lease / 3).await;
+        renewed = clock.now();
         if let Err(error) = taking.list.renew(&name).await {
             tracing::debug!(%error, "a consumer's lease could not be renewed");
             if crate::mend::is_missing("a heartbeat goes on after an error") {

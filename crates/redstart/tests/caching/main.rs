@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cache;
+mod clock;
 #[cfg(feature = "lz4")]
 mod compress;
 mod dead_write;

@@ -63,6 +63,43 @@ async fn a_group_that_does_not_take_turns_is_noticed() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_group_that_passes_those_in_the_line_of_a_kind_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let passes = without(
+        reserve,
+        "not was_in_line and redis.call('HEXISTS', meta, 'w:' .. line) == 1",
+        "false",
+    );
+    let passes = without(
+        &passes,
+        "if waiting and not (first[2] and",
+        "if waiting and not (first[2] and true or",
+    );
+    let test = "queue_group::groups_that_wait_for_a_kind_take_turns_and_hold_up_no_other::embedded";
+    must_notice(test, "queue.reserve", &format!("{RECORD}{passes}")).await
+}
+
+#[tokio::test]
+async fn a_job_of_a_group_that_takes_no_place_of_its_kind_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let uncounted = without(reserve, "if line then count_kind() end", "");
+    let test = "queue_group::a_limit_of_a_kind_holds_for_its_jobs_in_groups_too::embedded";
+    must_notice(test, "queue.reserve", &format!("{RECORD}{uncounted}")).await
+}
+
+#[tokio::test]
+async fn a_place_of_a_kind_that_does_not_come_back_is_noticed() -> Result<()> {
+    let kept = without(
+        FINISH,
+        "  free_group(record)\n  free_line(record)",
+        "  free_group(record)",
+    );
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
+    let test = "queue_group::a_limit_of_a_kind_holds_for_its_jobs_in_groups_too::embedded";
+    must_notice(test, "queue.finish", &format!("{kept}{finish}")).await
+}
+
+#[tokio::test]
 async fn a_limited_group_that_comes_back_to_the_front_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let in_front = without(FINISH, "'NX', next_turn()", "'NX', 0");
@@ -114,8 +151,8 @@ async fn a_worker_that_leaves_for_others_too_is_noticed() -> Result<()> {
 #[tokio::test]
 async fn a_parked_job_that_passes_its_group_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
-    let waits =
-        "if group_waits(record) then record = with_flag(record, 32) else free_place(record) end";
+    let waits = "        keep_or_free_place(record)
+        if group_waits(record) then record = with_flag(record, 32) end";
     let broken = format!("{FINISH}{}", without(finish, waits, "free_place(record)"));
     let test = "queue_parked::a_parked_job_keeps_the_order_of_its_group::embedded";
     must_notice(test, "queue.finish", &broken).await

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{Cancelled, JobContext, Queue, UniqueUntil, Verdict},
+    messaging::{Cancelled, Flow, FlowAdded, JobContext, Queue, UniqueUntil, Verdict},
     testing::Faults,
 };
 use redstart_testkit::{Backend, Kind, Proxy, Server, eventually, matrix};
@@ -63,6 +63,96 @@ async fn a_unique_job_whose_reply_was_lost_is_added_once_even_if_it_has_run_mean
             .await?
             .is_new()
     );
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+/// A root of a thousand and more leaves: of one queue with a step for the parent, steps for leaves, and one to close it.
+fn large_flow(leaves: u64) -> Result<Flow> {
+    let mut root = Flow::new(&Task { n: u64::MAX })?;
+    for n in 0..leaves {
+        root = root.child(Flow::new(&task(n))?);
+    }
+    Ok(root)
+}
+
+/// The reply to each of its steps in turn is lost; so is that to a flow of one step.
+#[tokio::test]
+async fn a_flow_is_added_once_whichever_reply_is_lost() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let faults = Faults::of(&store)?;
+    for (leaves, requests) in [(3, 1), (2500, 5)] {
+        for lost in 0..requests {
+            let queue = Queue::new(&store, "flow", &format!("q{leaves}-{lost}"))?;
+            for _ in 0..lost {
+                faults.spare_next();
+            }
+            faults.lose_next_reply();
+            let added = queue.add_flow(large_flow(leaves)?).await;
+            ensure!(
+                matches!(added, Ok(FlowAdded::Added(_))),
+                "{leaves} leaves, reply {lost}: {added:?}"
+            );
+            let counts = queue.inspect().counts().await?;
+            assert_eq!(
+                (counts.ready, counts.waiting),
+                (leaves, 1),
+                "{leaves} leaves, reply {lost}"
+            );
+            let log = Log::default();
+            let worker = logging(&queue, &log, 16).await?;
+            empty(&queue).await?;
+            let mut ran = log.all();
+            assert_eq!(ran.pop(), Some(u64::MAX), "the parent runs last");
+            ran.sort_unstable();
+            ensure!(
+                ran.into_iter().eq(0..leaves),
+                "{leaves} leaves, reply {lost}: not each ran once"
+            );
+            worker.shutdown(LONG).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_of_a_flow_whose_reply_was_lost_adds_nothing_twice_even_if_its_jobs_have_run_meanwhile()
+-> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let log = Log::default();
+    let worker = logging(&Queue::new(&direct, "lost", "q")?, &log, 16).await?;
+    let store = Store::builder(proxy.url()).deadline(LONG).connect().await?;
+    let queue = Queue::new(&store, "lost", "q")?;
+    // The server knows the script after this.
+    ensure!(matches!(
+        queue.add_flow(large_flow(1)?).await?,
+        FlowAdded::Added(_)
+    ));
+    log.reaches(2).await?;
+    // A step with leaves is carried out and its reply lost. It is sent again only after the leaves have run.
+    let needle = 123_454_321;
+    proxy.drop_reply_to(&needle.to_string());
+    proxy.refuse().await;
+    let mut flow = large_flow(1500)?;
+    flow = flow.child(Flow::new(&task(needle))?);
+    let adding = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.add_flow(flow).await }
+    });
+    ensure!(
+        eventually(LONG, async || log.all().contains(&needle)).await,
+        "no leaf ran"
+    );
+    proxy.pass().await;
+    ensure!(matches!(adding.await??, FlowAdded::Added(_)));
+    assert_eq!(proxy.stats().sprung, 1, "the reply was lost");
+    let queue = Queue::new(&direct, "lost", "q")?;
+    empty(&queue).await?;
+    let ran = log.all();
+    assert_eq!(ran.len(), 2 + 1502, "not each ran once");
+    assert_eq!(ran.last(), Some(&u64::MAX), "the parent runs last");
     worker.shutdown(LONG).await?;
     Ok(())
 }

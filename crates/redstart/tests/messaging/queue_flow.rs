@@ -1,10 +1,12 @@
 //! Flows: parents run after their children, with their results.
 
 use std::{
+    future::Future as _,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -44,6 +46,18 @@ async fn keeping(backend: &Backend) -> Result<Queue> {
     Ok(Queue::builder(&store, backend.namespace(), "q")
         .keep_done(100_000, KEEP)
         .build()?)
+}
+
+/// Whether the queue keeps nothing of any job, now or soon: workers remove what is left some at a time.
+async fn nothing_left(store: &Store, backend: &Backend) -> bool {
+    let mut left = redis::cmd("EXISTS");
+    for part in ["details", "jobs", "parents"] {
+        left.arg(format!("{}:queue:{{q}}:{part}", backend.namespace()));
+    }
+    eventually(LONG, async || {
+        store.query::<u64>(&left).await.is_ok_and(|left| left == 0)
+    })
+    .await
 }
 
 type Seen = Arc<Mutex<Vec<Vec<ChildResult<u64>>>>>;
@@ -216,36 +230,107 @@ matrix! {
         let expected: u64 = (0..jobs).map(|n| (100 + n % 10) * (100 + n % 10)).sum();
         assert_eq!(queue.handle::<Sum>(root).result_within(LONG * 4).await?, Outcome::Done(expected));
         empty(&queue).await?;
+        ensure!(nothing_left(&store, backend).await, "details stay");
         worker.shutdown(LONG).await?;
-        let details = format!("{}:queue:{{q}}:details", backend.namespace());
-        let jobs = format!("{}:queue:{{q}}:jobs", backend.namespace());
-        let left: u64 = store.query(redis::cmd("EXISTS").arg(details).arg(jobs)).await?;
-        assert_eq!(left, 0);
         Ok(())
     }
 
-    async fn a_flow_that_is_cut_off_while_it_is_added_becomes_dead_letters(backend: &Backend) -> Result<()> {
-        if !backend.is_embedded() {
-            return Ok(());
-        }
+    /// What became of thousands of children is not removed by one script.
+    async fn a_parent_of_thousands_leaves_nothing_when_it_is_done_or_deleted(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(100_000, KEEP).build()?;
-        let mut root = Flow::new(&Sum)?;
-        for _ in 0..1500 {
-            root = root.child(Flow::new(&Sum)?.child(Flow::new(&Square(1))?));
-        }
-        // Dropped at some await between the steps.
-        let mut adding_flow = Box::pin(queue.add_flow(root));
-        let cut = tokio::time::timeout(Duration::from_millis(1), &mut adding_flow).await.is_err();
-        drop(adding_flow);
-        let seen = Seen::default();
-        let worker = adding(&queue, &seen).await?;
-        if cut {
-            store.advance(Duration::from_secs(61))?;
-        }
-        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.unfinished() == 0)).await,
-            "{:?}", queue.inspect().counts().await?);
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let healed = Arc::new(AtomicBool::new(false));
+        let seen = healed.clone();
+        let worker = queue
+            .worker(|Square(n): Square, _: JobContext| async move { Returned::<Square>(n) })
+            .handler(move |_: Sum, _: JobContext| {
+                let healed = seen.load(Ordering::SeqCst);
+                async move { if healed { Ok(()) } else { Err(anyhow::anyhow!("not yet")) } }
+            })
+            .retry(Backoff::fixed(Duration::from_millis(1)), 1)
+            .start()
+            .await?;
+        let flow = || -> Result<Flow> {
+            let mut root = Flow::new(&Sum)?;
+            for n in 0..3000 {
+                root = root.child(Flow::new(&Square(n))?);
+            }
+            Ok(root)
+        };
+        let look = queue.inspect();
+        let purged = queue.add_flow(flow()?).await?.root().context("added")?;
+        ensure!(eventually(LONG, async || look.counts().await.is_ok_and(|c| c.dead == 1)).await);
+        assert_eq!(look.dead_letters().purge_many(&[purged]).await?, 1);
+        ensure!(nothing_left(&store, backend).await, "a letter that was deleted leaves details");
+        assert_eq!(look.counts().await?.waiting, 0);
+
+        healed.store(true, Ordering::SeqCst);
+        let _ = queue.add_flow(flow()?).await?;
+        empty(&queue).await?;
+        ensure!(nothing_left(&store, backend).await, "a job that is done leaves details");
         worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}
+
+matrix! {
+    processes:
+    async fn a_flow_that_is_cut_off_while_it_is_added_becomes_dead_letters(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        // Parents are added first, a thousand jobs at a time.
+        for (name, parents, leaves_are_there) in [("parents", 1501, false), ("leaves", 801, true)] {
+            let queue = Queue::builder(&store, backend.namespace(), name).keep_done(100_000, KEEP).build()?;
+            let look = queue.inspect();
+            let mut root = Flow::new(&Sum)?;
+            let id = root.id();
+            for _ in 1..parents {
+                root = root.child(Flow::new(&Sum)?.child(Flow::new(&Square(1))?).child(Flow::new(&Square(2))?));
+            }
+            // It goes on only when it is polled, so it can be dropped after a step that is known.
+            let mut adding_flow = Box::pin(queue.add_flow(root));
+            let there = loop {
+                let added = std::future::poll_fn(|cx| Poll::Ready(adding_flow.as_mut().poll(cx))).await;
+                ensure!(added.is_pending(), "it was added whole");
+                let counts = look.counts().await?;
+                if counts.waiting > 0 && (counts.ready > 0 || !leaves_are_there) {
+                    break counts;
+                }
+            };
+            drop(adding_flow);
+            assert_eq!((there.waiting, there.ready > 0), (parents.min(1000), leaves_are_there), "{there:?}");
+            assert!(there.ready < 2 * (parents - 1), "{there:?}");
+
+            // Their minute is over.
+            let mut late = redis::cmd("EVAL");
+            late.arg("for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, id) end")
+                .arg(1)
+                .arg(format!("{}:queue:{{{name}}}:parents", backend.namespace()));
+            store.query::<()>(&late).await?;
+            let seen = Seen::default();
+            let worker = adding(&queue, &seen).await?;
+            empty(&queue).await?;
+            // Each parent is a dead letter, or ran because all of its children were there and over in time.
+            let counts = look.counts().await?;
+            let ran = seen.lock().unwrap().len() as u64;
+            assert_eq!(counts.dead + ran, there.waiting, "{counts:?}");
+            assert_eq!(counts.done, there.ready + ran, "leaves that are there run: {counts:?}");
+            assert!(leaves_are_there || ran == 0, "{ran} parents ran without their children");
+            let letters = look.dead_letters();
+            let of_root = queue.job(id).await?.context("the root")?;
+            assert_eq!(of_root.job.state, JobState::Dead);
+            // A parent whose child is such a letter fails with it.
+            let is_why = |reason: &str| reason.ends_with("its flow was not added completely");
+            assert!(of_root.reason.as_deref().is_some_and(is_why), "{:?}", of_root.reason);
+            for letter in letters.list(None).await? {
+                assert!(is_why(&letter.reason), "{}", letter.reason);
+            }
+            // Replayed, they do not wait for children that never come.
+            assert_eq!(letters.replay(|_| true).await?, counts.dead);
+            empty(&queue).await?;
+            assert_eq!(look.counts().await?.dead, 0);
+            assert_eq!(seen.lock().unwrap().len() as u64, there.waiting);
+            worker.shutdown(LONG).await?;
+        }
         Ok(())
     }
 }
@@ -385,9 +470,13 @@ impl Steps {
         // From byte 35 on: id, no attempts, priority 0, no flags, no limits, no extras, kind.
         let record = [&id[..], &[0; 4], &[128, 0], &[0; 9], b"\x04node{}"].concat();
         let added = self
-            .run(flow, 16, &[b"0", b"60000000", b"1", &record])
+            .run(flow, 17, &[b"0", b"60000000", b"1000", b"1", &record])
             .await?;
         ensure!(added == redis::Value::Int(1), "{added:?}");
+        // The mark of the request: the next one is another.
+        self.store
+            .query::<()>(redis::cmd("DEL").arg("{k}:17"))
+            .await?;
         Ok(())
     }
 

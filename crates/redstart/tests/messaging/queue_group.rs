@@ -215,16 +215,19 @@ matrix! {
 
     async fn rates_of_queue_and_group_hold_and_everything_runs(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
-        for (name, builder) in [
-            ("queue", Queue::builder(&store, backend.namespace(), "rate").limit(JobLimit::per(2, Duration::from_secs(60)).burst(3))),
-            ("group", Queue::builder(&store, backend.namespace(), "group").group_limit(JobLimit::per(2, Duration::from_secs(60)).burst(3))),
+        let rate = || JobLimit::per(2, Duration::from_secs(60)).burst(3);
+        for (name, builder, groups) in [
+            ("queue", Queue::builder(&store, backend.namespace(), "rate").limit(rate()), 1),
+            ("group", Queue::builder(&store, backend.namespace(), "group").group_limit(rate()), 1),
+            ("kind", Queue::builder(&store, backend.namespace(), "kind").kind_limit("task", rate()), 7),
         ] {
             let queue = builder.build()?;
             let log = Log::default();
             let worker = logging(&queue, &log, 10).await?;
             let mut ids = Vec::new();
             for n in 0..7 {
-                ids.extend(queue.enqueue(&task(n)).group("g").keep(LONG * 1000).await?.id());
+                let group = format!("g{}", n % groups);
+                ids.extend(queue.enqueue(&task(n)).group(&group).keep(LONG * 1000).await?.id());
             }
             log.reaches(3).await?;
             if backend.is_embedded() {
@@ -254,6 +257,258 @@ matrix! {
         }
         Ok(())
     }
+}
+
+/// The fields of a queue that count places and those who wait for them.
+async fn places(store: &Store, backend: &Backend) -> Result<Vec<String>> {
+    let mut fields = redis::cmd("HKEYS");
+    fields.arg(format!("{}:queue:{{q}}:meta", backend.namespace()));
+    let fields: Vec<String> = store.query(&fields).await?;
+    Ok(fields
+        .into_iter()
+        .filter(|field| field.starts_with("n:") || field.starts_with("w:"))
+        .collect())
+}
+
+matrix! {
+    async fn a_limit_of_a_kind_holds_for_its_jobs_in_groups_too(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .kind_limit("other", JobLimit::concurrency(2))
+            .group_limit(JobLimit::concurrency(3))
+            .build()?;
+        let (gauges, runs) = (Arc::<[Gauge; 2]>::default(), Arc::new(AtomicI64::new(0)));
+        let mut workers = Vec::new();
+        for _ in 0..2 {
+            let (tasks, others, runs) = (gauges.clone(), gauges.clone(), runs.clone());
+            workers.push(queue
+                .worker(move |_: Task, _: JobContext| {
+                    let gauges = tasks.clone();
+                    async move { gauges[0].pass().await }
+                })
+                .handler(move |_: Other, cx: JobContext| {
+                    let (gauges, runs) = (others.clone(), runs.clone());
+                    async move {
+                        gauges[1].pass().await;
+                        // Some fail once: between two attempts they have no place.
+                        if runs.fetch_add(1, Ordering::SeqCst) % 7 == 0 && cx.attempt() == 1 {
+                            return Verdict::retry("once");
+                        }
+                        Verdict::Done
+                    }
+                })
+                .retry(Backoff::fixed(Duration::from_millis(5)), 5)
+                .concurrency(20)
+                .start()
+                .await?);
+        }
+        for n in 0..100 {
+            queue.enqueue(&Other).group(&format!("g{n}")).await?;
+            queue.enqueue(&task(n)).group(&format!("g{}", n % 50)).await?;
+            if n % 5 == 0 {
+                queue.enqueue(&Other).await?;
+            }
+        }
+        empty(&queue).await?;
+        assert!(gauges[1].most() <= 2, "{} of a kind ran at a time", gauges[1].most());
+        assert!(runs.load(Ordering::SeqCst) >= 120);
+        for worker in workers {
+            worker.shutdown(LONG).await?;
+        }
+        assert_eq!(places(&store, backend).await?, [""; 0], "places are left");
+        Ok(())
+    }
+
+    async fn groups_that_wait_for_a_kind_take_turns_and_hold_up_no_other(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .kind_limit("task", JobLimit::concurrency(1))
+            .build()?;
+        queue.enqueue_many((0..200).map(task)).group("a").await?;
+        queue.enqueue_many((200..400).map(task)).group("b").await?;
+        queue.enqueue_many((400..600).map(task)).await?;
+        let log = Log::default();
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let (seen, others, open) = (log.clone(), log.clone(), gate.clone());
+        let worker = queue
+            .worker(move |job: Task, _: JobContext| {
+                let (log, gate) = (seen.clone(), open.clone());
+                async move {
+                    log.push(job.n);
+                    let _ = gate.acquire().await;
+                }
+            })
+            .handler(move |_: Other, _: JobContext| {
+                let log = others.clone();
+                async move { log.push(9999) }
+            })
+            .concurrency(4)
+            .start()
+            .await?;
+        log.reaches(1).await?;
+        // The only place is taken. Another kind is not concerned, and a late group has its turn soon.
+        queue.enqueue(&Other).group("z").await?;
+        log.reaches(2).await?;
+        assert_eq!(log.all()[1], 9999);
+        queue.enqueue(&task(1000)).group("z").await?;
+        gate.add_permits(10_000);
+        log.reaches(40).await?;
+        let ran = log.all();
+        let late = ran.iter().position(|n| *n == 1000);
+        assert!(late.is_some_and(|at| at <= 6), "it waits for more than its turn: {ran:?}");
+        for (group, from) in [("a", 0), ("b", 200), ("without", 400)] {
+            let turns = ran[..40].iter().filter(|n| (from..from + 200).contains(*n)).count();
+            assert!((9..=16).contains(&turns), "{group} had {turns} turns: {ran:?}");
+        }
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    /// Its heartbeat ends with its runtime, as if its process had been killed.
+    async fn the_places_of_a_kind_come_back_when_its_worker_dies(backend: &Backend) -> Result<()> {
+        let lease = Duration::from_millis(500);
+        let store = Store::connect(backend.url()).await?;
+        let limited = |store: &Store| {
+            Queue::builder(store, backend.namespace(), "q")
+                .kind_limit("other", JobLimit::concurrency(2))
+                .build()
+        };
+        let queue = limited(&store)?;
+        for n in 0..5 {
+            queue.enqueue(&Other).group(&format!("g{n}")).await?;
+        }
+        let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        // The embedded engine is private to its store.
+        let own = backend.is_embedded().then(|| store.clone());
+        let url = backend.url().to_owned();
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let namespace = backend.namespace().to_owned();
+        process.spawn(async move {
+            let store = match own {
+                Some(store) => store,
+                None => Store::connect(&url).await?,
+            };
+            let queue = Queue::builder(&store, &namespace, "q")
+                .kind_limit("other", JobLimit::concurrency(2))
+                .build()?;
+            let worker = queue
+                .worker(move |_: Other, _: JobContext| {
+                    begun.send(()).ok();
+                    std::future::pending::<()>()
+                })
+                .lease(lease)
+                .start()
+                .await?;
+            std::mem::forget(worker);
+            anyhow::Ok(())
+        });
+        begins.recv().await;
+        begins.recv().await;
+        process.shutdown_background();
+        let gauge = Arc::new(Gauge::default());
+        let (seen, runs) = (gauge.clone(), Arc::new(AtomicI64::new(0)));
+        let counted = runs.clone();
+        let worker = queue
+            .worker(move |_: Other, _: JobContext| {
+                let (gauge, runs) = (seen.clone(), counted.clone());
+                async move {
+                    gauge.pass().await;
+                    runs.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+            .lease(lease)
+            .start()
+            .await?;
+        let came = eventually(LONG, async || {
+            let _ = store.advance(lease / 4);
+            runs.load(Ordering::SeqCst) >= 5 && queue.inspect().counts().await.is_ok_and(|c| c.unfinished() == 0)
+        });
+        ensure!(came.await, "{} of 5 ran", runs.load(Ordering::SeqCst));
+        assert!(gauge.most() <= 2);
+        worker.shutdown(LONG).await?;
+        assert_eq!(places(&store, backend).await?, [""; 0], "places are left");
+        Ok(())
+    }
+}
+
+/// The first job of the group waits for a place of its kind; when it is gone, the next one, of another kind, does not.
+#[tokio::test]
+async fn a_group_waits_for_a_kind_no_longer_when_that_job_is_cancelled() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "gone", "q")
+        .kind_limit("other", JobLimit::concurrency(1))
+        .build()?;
+    let log = Log::default();
+    let (seen, gate) = (log.clone(), Arc::new(tokio::sync::Semaphore::new(0)));
+    let open = gate.clone();
+    let worker = queue
+        .worker(move |job: Task, _: JobContext| {
+            let log = seen.clone();
+            async move { log.push(job.n) }
+        })
+        .handler(move |_: Other, _: JobContext| {
+            let gate = open.clone();
+            async move { drop(gate.acquire().await) }
+        })
+        .start()
+        .await?;
+    queue.enqueue(&Other).group("a").await?;
+    ensure!(
+        eventually(LONG, async || queue
+            .inspect()
+            .counts()
+            .await
+            .is_ok_and(|c| c.running == 1))
+        .await
+    );
+    let waits = queue.enqueue(&Other).group("b").await?.id().unwrap();
+    queue.enqueue(&task(1)).group("b").await?;
+    queue.enqueue(&task(2)).group("c").await?;
+    log.reaches(1).await?;
+    assert_eq!(log.all(), [2], "the jobs of a group run in their order");
+    assert_eq!(
+        queue.cancel(waits).await?,
+        redstart::messaging::Cancelled::Ended
+    );
+    log.reaches(2).await?;
+    gate.add_permits(10);
+    empty(&queue).await?;
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+/// Groups waited for a kind, and then its limit was removed.
+#[tokio::test]
+async fn groups_wait_for_a_kind_no_longer_when_it_has_no_limit_any_more() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let limited = Queue::builder(&store, "free", "q")
+        .kind_limit(
+            "task",
+            JobLimit::per(1, Duration::from_secs(86_400)).burst(1),
+        )
+        .build()?;
+    for n in 0..20 {
+        limited.enqueue(&task(n)).group(&format!("g{n}")).await?;
+    }
+    let log = Log::default();
+    let worker = logging(&limited, &log, 5).await?;
+    log.reaches(1).await?;
+    // It rests, and all groups wait.
+    ensure!(
+        eventually(LONG, async || {
+            store
+                .query::<u64>(redis::cmd("ZCARD").arg("free:queue:{q}:groups"))
+                .await
+                .is_ok_and(|n| n == 0)
+        })
+        .await
+    );
+    worker.shutdown(LONG).await?;
+    let free = Queue::new(&store, "free", "q")?;
+    let worker = logging(&free, &log, 5).await?;
+    log.reaches(20).await?;
+    worker.shutdown(LONG).await?;
+    Ok(())
 }
 
 #[tokio::test]

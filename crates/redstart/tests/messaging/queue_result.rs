@@ -242,6 +242,37 @@ matrix! {
         Ok(())
     }
 
+    async fn the_newest_attempt_of_a_job_that_is_cancelled_between_two_is_the_last(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        // More attempts than are kept, then fewer.
+        for failures in [23, 20, 19, 3] {
+            let worker = queue
+                .worker(move |_: Square, cx: JobContext| async move {
+                    let wait = if cx.attempt() < failures { Duration::from_millis(1) } else { KEEP };
+                    Verdict::retry_after(wait, format!("failure {}", cx.attempt()))
+                })
+                .retry(Backoff::fixed(Duration::from_millis(1)), 1000)
+                .start()
+                .await?;
+            let id = queue.enqueue(&Square(1)).await?.id().context("added")?;
+            let rests = eventually(LONG, async || {
+                let found = queue.job(id).await.ok().flatten();
+                found.is_some_and(|found| {
+                    found.job.state == JobState::Delayed && found.attempts.last().and_then(|a| a.error.clone()) == Some(format!("failure {failures}"))
+                })
+            });
+            ensure!(rests.await, "it does not rest after {failures} attempts");
+            assert_eq!(queue.cancel(id).await?, Cancelled::Ended);
+            let found = queue.job(id).await?.context("it is kept")?;
+            let kept = failures.min(20);
+            let expected: Vec<_> = (failures - kept + 1..=failures).map(|n| Some(format!("failure {n}"))).collect();
+            let errors: Vec<_> = found.attempts.into_iter().map(|attempt| attempt.error).collect();
+            assert_eq!(errors, expected);
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+
     async fn kept_jobs_go_by_count(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(5, KEEP).build()?;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redis::streams::{StreamRangeReply, StreamReadReply};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -112,6 +112,7 @@ where
 {
     async fn run(self) {
         let mut pause = FIRST_PAUSE;
+        let clock = self.shared.store.clock();
         while !self.stop.is_cancelled() {
             let rest = match self.own().await {
                 Ok(None) => match self.serve().await {
@@ -137,7 +138,7 @@ where
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
-                () = tokio::time::sleep(rest) => {}
+                () = clock.sleep(rest) => {}
             }
         }
         let resigned = RESIGN
@@ -172,10 +173,11 @@ where
         }
         self.catch_up(applied).await?;
         let mut line = self.shared.store.dedicated(&self.entity.part("log"));
-        let mut renewed = Instant::now();
+        let clock = self.shared.store.clock();
+        let mut renewed = clock.now();
         while !self.stop.is_cancelled() {
-            if renewed.elapsed() > self.shared.lease / 3 {
-                renewed = Instant::now();
+            if clock.now().saturating_duration_since(renewed) > self.shared.lease / 3 {
+                renewed = clock.now();
                 if self.own().await?.is_some() {
                     return Err(End::Lost);
                 }
@@ -183,7 +185,8 @@ where
             let (last, entries) = tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return Ok(()),
-                read = self.read(&mut line, applied) => read?,
+                // The lease is renewed meanwhile if the clock gets there before the read ends.
+                read = self.held(self.read(&mut line, applied)) => read??,
             };
             let Some(last) = last else { continue };
             let done = self.apply(epoch, last, entries).await?;
@@ -196,11 +199,12 @@ where
     /// Runs something that may take long, and renews the lease meanwhile.
     async fn held<T>(&self, work: impl Future<Output = T>) -> Result<T, End> {
         tokio::pin!(work);
+        let clock = self.shared.store.clock();
         loop {
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(done),
-                () = tokio::time::sleep(self.shared.lease / 3) => {
+                () = clock.sleep(self.shared.lease / 3) => {
                     // If the store is down, the sink's epoch still decides: nothing is applied twice.
                     if let Ok(Some(_)) = self.own().await {
                         return Err(End::Lost);

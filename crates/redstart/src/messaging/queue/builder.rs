@@ -124,8 +124,9 @@ impl QueueBuilder {
         self
     }
 
-    /// The same for the jobs of one kind that are in no [group](super::Enqueue::group). They wait in a line of their
-    /// own, so that other jobs pass them, and their priority does not count.
+    /// The same for the jobs of one kind. They wait in a line of their own, so that other jobs pass them, and their
+    /// priority does not count. Those in a [group](super::Enqueue::group) wait in their group: it stands in that line while
+    /// its first job needs a place, and its later jobs wait with it, of whatever kind.
     pub fn kind_limit(mut self, kind: &str, limit: JobLimit) -> Self {
         self.kind_limits.insert(kind.to_owned(), limit);
         self
@@ -156,6 +157,13 @@ impl QueueBuilder {
         }
         if self.history > Duration::from_secs(7 * 86_400) {
             return Err(Error::config("history must be at most a week"));
+        }
+        for kind in self.kind_limits.keys() {
+            if kind.is_empty() || kind.len() > 255 || kind.bytes().any(|byte| byte < b' ') {
+                return Err(Error::config(
+                    "a kind with a limit must have 1 to 255 bytes and no control characters",
+                ));
+            }
         }
         for limit in [&self.limit, &self.group_limit]
             .into_iter()

@@ -21,6 +21,11 @@ if letter == 'r' then
   local group = group_of(record)
   if group then
     redis.call('ZREM', grouped, place_in_group(group, record))
+    -- The group may have waited for a place of this job's kind.
+    if line_of(record) then
+      enter_round(group)
+      wake(1)
+    end
   elseif priority(record) ~= 0 then
     redis.call('ZREM', ranked, id)
   else
@@ -34,7 +39,7 @@ elseif letter == 'p' then
 elseif letter == 'w' then
   redis.call('ZREM', parents, id)
 end
-if flag(record, 32) then free_place(record) end
+if flag(record, 32) then free_group(record) end
 if ARGV[8] == 'delete' then
   free_unique(record)
   forget(record)

@@ -14,6 +14,8 @@ use crate::{
 
 /// How many letters one command reads.
 const PAGE: usize = 200;
+/// Letters that one script replays or deletes at most.
+const BATCH: usize = 50;
 
 /// A job that failed for good.
 #[derive(Clone, Debug)]
@@ -169,11 +171,8 @@ impl DeadLetters {
                 if letters.is_empty() {
                     continue;
                 }
-                let mut call = self.queue.call(&REPLAY, &[]);
-                for letter in &letters {
-                    call = call.arg(&letter.id.0[..]);
-                }
-                replayed += call.run::<u64>(self.queue.store()).await?;
+                let ids: Vec<JobId> = letters.iter().map(|letter| letter.id).collect();
+                replayed += self.each_batch(&REPLAY, &ids).await?;
             }
             Ok(replayed)
         })
@@ -192,11 +191,8 @@ impl DeadLetters {
             if letters.is_empty() {
                 continue;
             }
-            let mut call = self.queue.call(&PURGE, &[]);
-            for letter in &letters {
-                call = call.arg(&letter.id.0[..]);
-            }
-            purged += call.run::<u64>(self.queue.store()).await?;
+            let ids: Vec<JobId> = letters.iter().map(|letter| letter.id).collect();
+            purged += self.each_batch(&PURGE, &ids).await?;
         }
         Ok(purged)
     }
@@ -228,13 +224,16 @@ impl DeadLetters {
     }
 
     async fn each_batch(&self, script: &'static Script, ids: &[JobId]) -> Result<u64> {
-        let mut changed = 0;
-        for ids in ids.chunks(PAGE) {
+        let (mut changed, mut rest) = (0, ids);
+        while !rest.is_empty() {
             let mut call = self.queue.call(script, &[]);
-            for id in ids {
+            for id in rest.iter().take(BATCH) {
                 call = call.arg(&id.0[..]);
             }
-            changed += call.run::<u64>(self.queue.store()).await?;
+            // It may have looked at less than it was given: letters with many details are much work.
+            let (now, looked): (u64, usize) = call.run(self.queue.store()).await?;
+            changed += now;
+            rest = rest.get(looked.max(1)..).unwrap_or_default();
         }
         Ok(changed)
     }

@@ -43,6 +43,8 @@ local function replace(id)
       if place then
         redis.call('ZREM', grouped, place)
         redis.call('ZADD', grouped, 0, place_in_group(group, record))
+        -- Its group may have waited for a place of this job's kind.
+        if line_of(record) then enter_round(group) end
       end
     end
   end

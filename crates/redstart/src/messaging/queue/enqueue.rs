@@ -169,7 +169,12 @@ impl Queue {
             .arg(how)
             .arg(period)
             .arg(duplicate)
-            .arg(millis(RECOGNISED + inner.store.deadline() * 2))
+            .arg(self.mark_millis())
+    }
+
+    /// How long the mark of a request stays: nobody sends it again after that.
+    pub(super) fn mark_millis(&self) -> u64 {
+        millis(RECOGNISED + self.0.store.deadline() * 2)
     }
 
     /// Whether jobs with these options need no more than `enqueue_plain.lua` does.

@@ -11,7 +11,8 @@
 --            dead    0, the reason                     back   0, ''
 --            cancel  0, ''                             park   number of the kind's key among KEYS, the reason
 --          number of tallies, then for each: name, amount
--- Returns  0 refused, 1 written
+-- Returns  0 refused, 1 written, otherwise one more than the number of other endings that were written: as many as one script
+--          should, and the others are for the next, with the tallies
 -- After tally.lua too.
 local running, parked, history, tallies = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local worker = ARGV[7]
@@ -68,6 +69,11 @@ local function group_waits(record)
   return group and byte(group, 1) ~= 1
 end
 
+-- A job that does not run now keeps at most its place in its group.
+local function keep_or_free_place(record)
+  if group_waits(record) then free_line(record) else free_place(record) end
+end
+
 local soonest
 local endings = {
   done = function(record, since, _, text)
@@ -90,11 +96,9 @@ local endings = {
     conclude(record, 'c', '', time)
   end,
   retry = function(record, since, wait, text)
-    if group_waits(record) then
-      record = with_flag(record, 32)
-    else
-      free_place(record)
-    end
+    spent = spent + 20
+    keep_or_free_place(record)
+    if group_waits(record) then record = with_flag(record, 32) end
     record = charged(note_attempt(record, worker, since, time, text))
     redis.call('HSET', jobs, id_of(record), as(record, 'l', time + wait))
     redis.call('ZADD', delayed, format('%.0f', time + wait), id_of(record))
@@ -104,8 +108,13 @@ local endings = {
 }
 
 first, last = section(4)
-local back, kinds = {}, {}
+local back, kinds, written = {}, {}, 1
 for i = first, last, 4 do
+  if is_enough() then
+    written = 1 + (i - first) / 4
+    break
+  end
+  spent = spent + 5
   local record, _, since = take(ARGV[i])
   local ending, value, text = ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   if record then
@@ -117,6 +126,7 @@ for i = first, last, 4 do
       free_place(record)
       back[#back + 1] = unstarted(record)
     else
+      spent = spent + 25
       -- Parked again, it keeps its limit.
       if not flag(record, 4) then record = with_flag(as(record, 'r', time), 4) end
       local limit = due(record) + tonumber(ARGV[6])
@@ -124,7 +134,8 @@ for i = first, last, 4 do
         free_place(record)
         bury(record, text, time)
       else
-        if group_waits(record) then record = with_flag(record, 32) else free_place(record) end
+        keep_or_free_place(record)
+        if group_waits(record) then record = with_flag(record, 32) end
         local kind = kind_of(record)
         limit = format('%.0f', limit)
         record = with_flag(unstarted('Jp' .. sub(record, 3)), 8)
@@ -148,7 +159,8 @@ for i = #back, 1, -1 do reversed[#reversed + 1] = back[i] end
 make_ready('LPUSH', reversed)
 wake(#back)
 count_ended(given_back)
-if first <= last then trim_done((last - first + 1) / 4) end
+if first <= last then trim_done(written > 1 and written - 1 or (last - first + 1) / 4) end
+if written > 1 then return written end
 
 first, last = section(2)
 -- A request that is sent again after a lost reply counts once.

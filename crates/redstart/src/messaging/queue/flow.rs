@@ -409,7 +409,8 @@ impl Queue {
     /// [`is_config`](Error::is_config) for an invalid option, a queue of another store, more than 64 levels, more than
     /// 10,000 children of one job whose results are kept, or a payload over the limit, with nothing sent;
     /// [`is_timeout`](Error::is_timeout) if a step took so long that parents became dead letters; otherwise those of the
-    /// store.
+    /// store. A step whose reply was lost is sent again automatically, and is added once even if its jobs have run in the
+    /// meantime.
     ///
     /// # Cancel safety
     ///
@@ -437,12 +438,19 @@ impl Queue {
         self.store().is_same(other.store()) && self.entity().key() == other.entity().key()
     }
 
+    /// Adds the jobs of one step, once however often it is sent.
     async fn add_nodes(&self, nodes: &[Node], open: Duration) -> Result<bool> {
-        let mut call = self.call(&FLOW, &[]).arg(self.0.capacity).arg(micros(open));
+        // A repeated request finds its own mark, also after its jobs are over.
+        let mark = format!("flow:{}", nodes[0].id);
+        let mut call = self
+            .call(&FLOW, &[&mark])
+            .arg(self.0.capacity)
+            .arg(micros(open))
+            .arg(self.mark_millis());
         for node in nodes {
             call = call.arg(node.children).arg(&node.bytes[..]);
         }
-        let added: u8 = call.run(self.store()).await?;
+        let added: u8 = call.idempotent().run(self.store()).await?;
         Ok(added == 1)
     }
 

@@ -1,6 +1,6 @@
 -- Unregisters a worker and hands back, uncharged, what it still holds.
 --
--- KEYS  1-16 as in place.lua  17 running of this worker  18 workers
+-- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 lines of kinds
 -- ARGV  1-5 as in place.lua  6 worker  7 the worker that is no longer idle: mostly the same
 -- Returns  how many were handed back
 local running, workers = KEYS[17], KEYS[18]
@@ -21,7 +21,8 @@ for _, name in ipairs(redis.call('HKEYS', running)) do
   end
 end
 -- It may have been woken for a job that it did not take.
-local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups))
+local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups)
+  + redis.call('ZCARD', KEYS[19]))
 make_ready('LPUSH', back)
 redis.call('DEL', running)
 redis.call('ZREM', workers, ARGV[6])

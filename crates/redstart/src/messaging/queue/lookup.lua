@@ -21,8 +21,12 @@ local function list(letter, count, kept)
   return found
 end
 local found = redis.call('HMGET', from, id .. 'p', id .. 'x', id .. 'r', id .. 'n')
--- A job that is done or cancelled was not charged for its last attempt.
+-- A job that is done or cancelled was mostly not charged for its last attempt. In the place of that one, an older attempt may
+-- be left: what began before the last one that was charged is not newer.
 local tried = attempts(record)
 local over = state(whole) == 'd' or state(whole) == 'c'
-if over and redis.call('HEXISTS', from, id .. 'a' .. (tried % KEPT_ATTEMPTS)) == 1 then tried = tried + 1 end
+if over then
+  local last = redis.call('HMGET', from, id .. 'a' .. (tried % KEPT_ATTEMPTS), id .. 'a' .. ((tried - 1) % KEPT_ATTEMPTS))
+  if last[1] and (tried < KEPT_ATTEMPTS or not last[2] or sub(last[1], 1, 32) > sub(last[2], 1, 32)) then tried = tried + 1 end
+end
 return { whole, found[1], found[2], found[3], list('a', tried, KEPT_ATTEMPTS), list('l', tonumber(found[4] or 0), KEPT_LINES) }

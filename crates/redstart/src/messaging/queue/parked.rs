@@ -4,7 +4,7 @@ use super::{Queue, script::EXPIRE_PARKED};
 use crate::{error::Result, observe};
 
 /// Jobs that one script buries.
-const BATCH: usize = 100;
+const BATCH: usize = 20;
 
 /// The part that has the parked jobs of a kind.
 pub(super) fn part(kind: &str) -> String {

@@ -11,17 +11,30 @@
 -- queue was heard of; for such a child 'q': what its parent is to be told. `ended` has 'r', the result, too.
 --
 -- `parents` has '>' .. id for a child whose parent in another queue is to be told, by AWAY + the time to tell it: behind
--- everything that is due, so that a scheduler that knows no such messages leaves them alone.
+-- everything that is due, so that a scheduler that knows no such messages leaves them alone. Behind those it has '-' .. id for
+-- a job that is over and had many children, by SWEEP: a scheduler removes what became of them some at a time. 's' of that job
+-- is how many are left.
 --
 -- `grouped` has group .. '\0' .. time of enqueueing .. id, in lexical order: a group's jobs lie together, oldest first.
 -- `groups` has the groups that may have a job to run, first in, first out: a group that had its turn, or was away because
--- of a limit, goes to the end. `resting` has those that wait for their rate limit.
+-- of a limit, goes to the end. `resting` has those that wait for their rate limit. Groups whose first job waits for a place of
+-- its kind stand in the line of that kind: see reserve.lua.
+--
+-- `meta` has 'n:' .. group: how many of its jobs run, or wait for their next attempt in their place; the same of the line of a
+-- kind, which is char(1) .. kind; and 'w:' .. line: how many groups stand in it.
 local jobs, ready, ranked, delayed, idle, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local unique, dead, done, ended, details = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local groups, grouped, resting, parents, events = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local channel, boost, keep_events = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local KEPT_ATTEMPTS, KEPT_LINES, AWAY = 20, 100, 4000000000000000
+local KEPT_ATTEMPTS, KEPT_LINES, AWAY, SWEEP = 20, 100, 4000000000000000, 8900000000000000
 local INCOMPLETE = 'its flow was not added completely'
+
+-- How much this script has done so far, in commands and elements. A script that goes over many jobs stops when that is enough,
+-- and says how far it came: one job may have more than a hundred fields.
+local spent = 0
+local function is_enough()
+  return spent >= 1000
+end
 
 -- One entry for many jobs: their ids in a row. The text is cut, so that the stream is bounded in bytes too.
 local function event(name, ids, text)
@@ -110,15 +123,39 @@ local function make_ready(side, records)
   each_piece('ZADD', ranked, scored)
 end
 
--- A running job of a group gives its place in the group back.
-local function free_place(record)
-  local group = group_of(record)
-  if not group then return end
-  if redis.call('HINCRBY', meta, 'n:' .. group, -1) <= 0 then redis.call('HDEL', meta, 'n:' .. group) end
-  if redis.call('ZLEXCOUNT', grouped, '[' .. group .. '\0', '(' .. group .. '\1') > 0 then
-    enter_round(group)
+-- The line of the job's kind, if it has a group and needs a place of its kind too. A job without a group stands in that line
+-- itself: it is its group.
+local function line_of(record)
+  if flag(record, 64) and extra(record, 'l') then return '\1' .. kind_of(record) end
+end
+
+-- A place in a group, or of a kind, is free again.
+local function give_back(name)
+  if redis.call('HINCRBY', meta, 'n:' .. name, -1) <= 0 then redis.call('HDEL', meta, 'n:' .. name) end
+  if byte(name, 1) == 1 and redis.call('HEXISTS', meta, 'w:' .. name) == 1 then
+    -- `reserve` lets those in who wait for it.
+    wake(1)
+  elseif redis.call('ZLEXCOUNT', grouped, '[' .. name .. '\0', '(' .. name .. '\1') > 0 then
+    enter_round(name)
     wake(1)
   end
+end
+
+-- A job that does not run keeps its place in its group, and none of its kind.
+local function free_line(record)
+  local line = line_of(record)
+  if line then give_back(line) end
+end
+
+local function free_group(record)
+  local group = group_of(record)
+  if group then give_back(group) end
+end
+
+-- A running job gives its places back: in its group, and of its kind.
+local function free_place(record)
+  free_group(record)
+  free_line(record)
 end
 
 -- Limits keep parked jobs of this kind from running: workers that know it look again when a job has ended.
@@ -165,21 +202,37 @@ local function detail_fields(record)
     fields[#fields + 1] = id .. 'n'
     for i = 0, math.min(lines, KEPT_LINES) - 1 do fields[#fields + 1] = id .. 'l' .. i end
   end
+  -- They are read, written or removed.
+  spent = spent + 2 * #fields
   return fields
 end
 
--- Forgets the details of a job, and what became of its children.
+-- Removes what became of a job's children from number `first` on.
+local function forget_children(id, first, count)
+  local fields = {}
+  for i = first, first + count - 1 do
+    fields[#fields + 1] = id .. 'c' .. i
+    fields[#fields + 1] = id .. 'm' .. i
+  end
+  each_piece('HDEL', details, fields)
+end
+
+-- Forgets the details of a job, and what became of its children: of so many in one script, and of the others later.
+local children_at_once = 150
 local function forget(record)
   if flag(record, 8) then each_piece('HDEL', details, detail_fields(record)) end
   local children = flag(record, 64) and extra(record, 'n')
   if children then
-    local id = id_of(record)
-    local fields = { id .. 'w', id .. 'f' }
-    for i = 0, tonumber(children) - 1 do
-      fields[#fields + 1] = id .. 'c' .. i
-      fields[#fields + 1] = id .. 'm' .. i
+    local id, left = id_of(record), tonumber(children)
+    redis.call('HDEL', details, id .. 'w', id .. 'f')
+    local now = math.min(left, children_at_once)
+    children_at_once, spent = children_at_once - now, spent + 2 * now + 10
+    forget_children(id, left - now, now)
+    if left > now then
+      redis.call('HSET', details, id .. 's', left - now)
+      redis.call('ZADD', parents, format('%.0f', SWEEP), '-' .. id)
+      redis.call('SPUBLISH', channel, 'schedule')
     end
-    each_piece('HDEL', details, fields)
   end
 end
 
@@ -212,6 +265,7 @@ local child_ended
 -- The job becomes a dead letter. The record is as it was before it was taken.
 local function bury(record, reason, now)
   local id = id_of(record)
+  spent = spent + 40
   free_unique(record)
   record = as(with_flag(settle_cancel(record), 8), 'z', now)
   redis.call('HSET', jobs, id, record)
@@ -228,6 +282,7 @@ end
 -- The job is over: d done, c cancelled, e expired. It is kept for a time, or leaves nothing.
 local function conclude(record, letter, result, now)
   local id = id_of(record)
+  spent = spent + 40
   free_unique(record)
   record = settle_cancel(record)
   local keep = tonumber(flag(record, 64) and extra(record, 'k') or ARGV[4])
@@ -272,6 +327,7 @@ local function discard(id)
     local lines = math.min(tonumber(redis.call('HGET', ended, id .. 'n') or 0), KEPT_LINES)
     for i = 0, lines - 1 do fields[#fields + 1] = id .. 'l' .. i end
     redis.call('HDEL', ended, unpack(fields))
+    spent = spent + #fields
   else
     redis.call('HDEL', ended, id)
   end
@@ -279,16 +335,20 @@ local function discard(id)
 end
 
 -- Keeps as many done jobs as are wanted, after so many have ended. Twice as many and a few more go each time, so that a
--- smaller limit is reached soon.
+-- smaller limit is reached soon, but no more than may be done at once.
 local function trim_done(ended_now)
   local most = tonumber(ARGV[5])
   if most == 0 then return end
   local over = redis.call('ZCARD', done) - most
   if over <= 0 then return end
-  for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 2 * ended_now + 20) - 1)) do discard(id) end
+  local until_now = spent
+  for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 2 * ended_now + 20) - 1)) do
+    if spent >= until_now + 500 then return end
+    discard(id)
+  end
 end
 
--- How many of `parents` are messages, not jobs.
+-- How many of `parents` are messages and what is left of jobs, not jobs.
 local function count_messages()
   return redis.call('ZCOUNT', parents, format('%.0f', AWAY), '(9e15')
 end
@@ -346,6 +406,7 @@ end
 
 -- Removes a dead letter for good. A parent that would wait for it, were it replayed, waits no longer.
 local function drop_letter(id, now)
+  spent = spent + 10
   redis.call('ZREM', dead, id)
   local record = redis.call('HGET', jobs, id)
   if record and well_formed(record) then

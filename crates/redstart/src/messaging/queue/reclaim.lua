@@ -1,7 +1,7 @@
 -- Takes over the jobs of a worker whose lease ended. Each is charged the attempt it was in, and goes back to the front
 -- or, after the last attempt, to the dead letters. One that was to be cancelled is.
 --
--- KEYS  1-16 as in place.lua  17 running of that worker  18 workers
+-- KEYS  1-16 as in place.lua  17 running of that worker  18 workers  19 lines of kinds
 -- ARGV  1-5 as in place.lua  6 that worker  7 its name on the wake channel
 --       8 attempts at most, where neither the job nor the worker that took it said so
 -- Returns  {-1, 0} its lease has not ended or another worker was faster, otherwise {made ready, dead}
@@ -38,7 +38,8 @@ for i = 1, #fields, 2 do
 end
 event('stalled', table.concat(stalled), ARGV[7])
 -- It may have been woken for a job that it did not take.
-local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups))
+local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups)
+  + redis.call('ZCARD', KEYS[19]))
 make_ready('LPUSH', back)
 redis.call('DEL', running)
 redis.call('ZREM', workers, ARGV[6])

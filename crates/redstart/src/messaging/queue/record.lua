@@ -22,7 +22,7 @@
 --             u unique key   g group   p parent, policy and number of this child   n number of children
 --             q the same as p for a parent in another queue, then a zero byte, its namespace, a zero byte, its name
 --             k how long to keep it in milliseconds, 0 = for ever   e milliseconds after enqueueing when it expires
---             b backoff, for the worker
+--             b backoff, for the worker   l its kind has a limit: it needs a place of its kind too, not only of its group
 --   then    length of the name (one byte), the name, the payload
 --
 -- A running record has two more fields after byte 2: the worker (32 bytes) and since when (16 digits).

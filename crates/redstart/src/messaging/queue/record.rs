@@ -247,7 +247,7 @@ pub(crate) struct Options {
     pub(crate) policy: JobPolicy,
     pub(crate) unique: Option<Unique>,
     pub(crate) group: Option<String>,
-    /// The line of its kind, for a job without a group.
+    /// The line of its kind, if the kind has a limit. A job of a group waits in its group, and needs a place of its kind too.
     pub(crate) line: Option<String>,
     pub(crate) child_of: Option<Child>,
     pub(crate) children: Option<u32>,
@@ -377,6 +377,9 @@ impl Options {
         }
         if let Some(group) = self.place() {
             add(b'g', group.as_bytes());
+        }
+        if self.group.is_some() && self.line.is_some() {
+            add(b'l', b"");
         }
         if let Some(child) = &self.child_of {
             let mut link = child.parent.0.to_vec();

@@ -6,7 +6,9 @@
 -- takes nothing if it arrives after all.
 --
 -- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 when each rate limit is free again
---       20, 21 (with a kind in ARGV 20) parked jobs of that kind, by their limit; parked
+--       20 lines of kinds: line .. '\0' .. turn (16 digits) .. group for a group whose first job waits for a place of its kind,
+--       in lexical order, and '\0' .. group for each of them
+--       21, 22 (with a kind in ARGV 20) parked jobs of that kind, by their limit; parked
 -- ARGV  1-5 as in place.lua  6 worker  7 epoch  8 want  9 lease in microseconds  10 promote at most
 --       11 how many bytes of records at most, unless the first is larger  12 the worker's name on the wake channel
 --       13 how many jobs may run at a time in the whole queue (0 = any)
@@ -19,7 +21,7 @@
 -- Returns  {0} not registered (its jobs were reclaimed), {2} another epoch, or
 --          {1, microseconds until a job is due (0 = there may be more now, -1 = never), records, now, parked jobs of the
 --          kind behind those skipped: 0 there were none, 1 there may be more, 2 limits keep them from running, 3 all taken}
-local running, workers, rates = KEYS[17], KEYS[18], KEYS[19]
+local running, workers, rates, lines = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local want, lease, room = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[11])
 local worker = ARGV[12]
 
@@ -42,7 +44,7 @@ if #promoted > 0 then
     if record and well_formed(record) then
       if flag(record, 32) then
         record = without_flag(record, 32)
-        free_place(record)
+        free_group(record)
       end
       good[#good + 1] = 'Jr' .. sub(record, 3)
     elseif record then
@@ -53,14 +55,14 @@ if #promoted > 0 then
   make_ready('RPUSH', good)
   redis.call('ZREMRANGEBYRANK', delayed, 0, #promoted - 1)
 end
-for _, group in ipairs(redis.call('ZRANGE', resting, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 100)) do
+for _, group in ipairs(redis.call('ZRANGE', resting, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 50)) do
   redis.call('ZREM', resting, group)
   enter_round(group)
 end
 
 -- Limits that are free again are as good as unknown; so many go at a time.
 local function forget_free_rates()
-  local free = redis.call('ZRANGE', rates, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 200)
+  local free = redis.call('ZRANGE', rates, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 100)
   if #free > 0 then redis.call('ZREM', rates, unpack(free)) end
 end
 
@@ -152,7 +154,7 @@ end
 
 -- A piece of this size is looked at next; deleted and expired jobs count, so that a script ends.
 local function next_piece(piece, limit)
-  if looked >= limit + 200 then
+  if looked >= limit + 100 then
     full = true
     return 0
   end
@@ -243,7 +245,7 @@ if tonumber(ARGV[17]) > 0 or #ARGV >= 22 then
   local longest = of_groups[2] * of_groups[3]
   for _, limit in pairs(limits) do longest = math.max(longest, limit[2] * limit[3]) end
   local after = '(' .. format('%.0f', now + longest)
-  for _, group in ipairs(redis.call('ZRANGE', resting, after, '+inf', 'BYSCORE', 'LIMIT', 0, 100)) do
+  for _, group in ipairs(redis.call('ZRANGE', resting, after, '+inf', 'BYSCORE', 'LIMIT', 0, 50)) do
     redis.call('ZREM', resting, group)
     enter_round(group)
   end
@@ -271,7 +273,7 @@ local function take_parked(waiting, skip)
   while #taken < want do
     local id = redis.call('ZRANGE', waiting, at, at)[1]
     steps = steps + 1
-    if not id or steps > want + 200 then break end
+    if not id or steps > want + 100 then break end
     local record = redis.call('HGET', jobs, id)
     if not record or not well_formed(record) or state(record) ~= 'p' then
       redis.call('ZREM', waiting, id)
@@ -279,11 +281,16 @@ local function take_parked(waiting, skip)
       expired[#expired + 1] = record
       redis.call('ZREM', waiting, id)
     else
-      local group, starts, count_or_wait = group_of(record), true, nil
+      local group, line, starts, count_or_wait, count_kind = group_of(record), line_of(record), true, nil, nil
       if group then starts, count_or_wait = may_start(group, flag(record, 32)) end
+      if starts and line then
+        starts, count_kind = may_start(line, false)
+        if not starts then count_or_wait = count_kind end
+      end
       if starts then
         if not fits(without_flag(record, 32)) then break end
         if group then count_or_wait() end
+        if line then count_kind() end
         redis.call('ZREM', waiting, id)
       else
         at = at + 1
@@ -292,7 +299,7 @@ local function take_parked(waiting, skip)
     end
   end
   local left = redis.call('ZCARD', waiting)
-  if left == 0 then redis.call('ZREM', KEYS[21], ARGV[20]) end
+  if left == 0 then redis.call('ZREM', KEYS[22], ARGV[20]) end
   if left <= skip then return #taken > before and 3 or 0 end
   if at == skip and (full or #taken < want or want == tonumber(ARGV[8])) then return 1 end
   if crowded then
@@ -301,14 +308,72 @@ local function take_parked(waiting, skip)
   end
   return 2
 end
-local of_parked = ARGV[20] ~= '' and take_parked(KEYS[20], tonumber(ARGV[21])) or 0
+local of_parked = ARGV[20] ~= '' and take_parked(KEYS[21], tonumber(ARGV[21])) or 0
 
--- Takes the first job of the group whose turn it is. Returns false when there is none.
-local function take_from_group()
-  local group = redis.call('ZRANGE', groups, 0, 0)[1]
-  if not group then return false end
+-- The group leaves the round for the line of a kind, at its end, unless it stands in one already. The line of a kind stands
+-- in itself, so that its jobs without a group have their turn too.
+local function stand_in_line(line, group)
+  redis.call('ZREM', groups, group)
+  if redis.call('ZADD', lines, 'NX', 0, '\0' .. group) == 0 then return end
+  redis.call('ZADD', lines, 0, line .. '\0' .. digits(next_turn()) .. group)
+  redis.call('HINCRBY', meta, 'w:' .. line, 1)
+end
+
+-- Whether one more job of this kind may start. A kind without a limit may have had one.
+local function has_place(line)
+  local limit = limits[line]
+  if not limit then return true end
+  if limit[1] > 0 and tonumber(redis.call('HGET', meta, 'n:' .. line) or 0) >= limit[1] then return false end
+  local wait = limit[2] > 0 and admit(line, limit[2], limit[3]) or 0
+  if wait > 0 then look_after(wait) end
+  return wait == 0
+end
+
+-- The first in the line of a kind that has a place, of each such kind in turn. What is closed stays so: no place comes free
+-- meanwhile. Returns the line, and the member of `lines`.
+local open_lines, at_line = nil, 1
+local function first_in_line()
+  if not open_lines then
+    open_lines = {}
+    local from = '[\1'
+    while true do
+      local first = redis.call('ZRANGE', lines, from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+      if not first then break end
+      local line = sub(first, 1, string.find(first, '\0', 1, true) - 1)
+      open_lines[#open_lines + 1] = line
+      from = '(' .. line .. '\1'
+    end
+  end
+  while #open_lines > 0 do
+    if at_line > #open_lines then at_line = 1 end
+    local line = open_lines[at_line]
+    local member = has_place(line)
+      and redis.call('ZRANGE', lines, '[' .. line .. '\0', '(' .. line .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
+    if member then return line, member end
+    table.remove(open_lines, at_line)
+  end
+end
+
+local function leave_line(line, member)
+  local group = sub(member, #line + 18)
+  redis.call('ZREM', lines, member, '\0' .. group)
+  if redis.call('HINCRBY', meta, 'w:' .. line, -1) <= 0 then redis.call('HDEL', meta, 'w:' .. line) end
+  at_line = at_line + 1
+  return group
+end
+
+-- Takes the first job of a group whose turn it is, or that was the first in a line. Returns false if it does not fit.
+local function take_from(group, was_in_line)
+  -- Those who stand in line come first.
+  local function must_wait(line)
+    return not was_in_line and redis.call('HEXISTS', meta, 'w:' .. line) == 1
+  end
   local starts, count_or_wait = may_start(group, false)
-  if not starts then
+  if byte(group, 1) == 1 and (not starts or must_wait(group)) then
+    if not starts and count_or_wait then look_after(count_or_wait) end
+    stand_in_line(group, group)
+    return true
+  elseif not starts then
     -- It comes back when one of its jobs has ended, or after its wait.
     redis.call('ZREM', groups, group)
     if count_or_wait then redis.call('ZADD', resting, format('%.0f', now + count_or_wait), group) end
@@ -320,21 +385,35 @@ local function take_from_group()
   if id then
     local record = redis.call('HGET', jobs, id)
     if startable(id, record, false) then
-      if not fits(record) then return false end
+      local line, count_kind = line_of(record), nil
+      if line then
+        starts, count_kind = may_start(line, false)
+        if not starts or must_wait(line) then
+          if not starts and count_kind then look_after(count_kind) end
+          stand_in_line(line, group)
+          return true
+        end
+      end
+      if not fits(record) then
+        enter_round(group)
+        return false
+      end
       more = count_or_wait()
+      if line then count_kind() end
     end
     redis.call('ZREM', grouped, places[1])
   end
   if places[2] and more then
     redis.call('ZADD', groups, next_turn(), group)
+  elseif places[2] and byte(group, 1) == 1 then
+    stand_in_line(group, group)
   else
     redis.call('ZREM', groups, group)
   end
   return true
 end
 
-local in_groups = redis.call('ZCARD', groups) > 0
-if in_groups then
+if redis.call('EXISTS', groups, lines) > 0 then
   -- Of an odd number the jobs without a group get one more every second time.
   local share = math.floor(want / 2)
   if want % 2 == 1 and redis.call('HDEL', meta, 'side') == 0 then
@@ -342,11 +421,19 @@ if in_groups then
     share = share + 1
   end
   if share > 0 then take_plain(share) end
-  local rounds = 0
+  local rounds, line, waiting = 0, first_in_line()
   while #taken < want and not full do
-    if not take_from_group() then break end
+    -- Whoever came first, to the round or to a line, has its turn.
+    local first = redis.call('ZRANGE', groups, 0, 0, 'WITHSCORES')
+    if waiting and not (first[2] and tonumber(first[2]) < tonumber(sub(waiting, #line + 2, #line + 17))) then
+      local group = leave_line(line, waiting)
+      if not take_from(group, true) then break end
+      line, waiting = first_in_line()
+    elseif not first[1] or not take_from(first[1], false) then
+      break
+    end
     rounds = rounds + 1
-    if rounds >= want + 200 then full = true end
+    if rounds >= want + 20 then full = true end
   end
 end
 if #taken < want and not full then take_plain(want) end
@@ -372,14 +459,14 @@ if n > 0 then
   if keep_events > 0 then event('started', table.concat(ids), worker) end
   -- One worker may have been woken for several places that came free; if there is none left, others wait for the next.
   if most > 0 and n == tonumber(ARGV[8])
-    and redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups) > 0 then
+    and redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups) + redis.call('ZCARD', lines) > 0 then
     if tonumber(redis.call('HGET', meta, 'running')) < most then wake(1) else redis.call('HSET', meta, 'hungry', 1) end
   end
 end
 
 for _, record in ipairs(expired) do
   event('expired', id_of(record))
-  if flag(record, 32) then free_place(record) end
+  if flag(record, 32) then free_group(record) end
   conclude(record, 'e', '', now)
   -- Its parent may be ready, in a container that was read before.
   full = full or extra(record, 'p')

@@ -3,7 +3,7 @@
 -- enqueued. Otherwise nothing is changed here, and the rest of the script does the work. Before record.lua; KEYS, ARGV and
 -- the reply are those of reserve.lua.
 if ARGV[13] == '0' and ARGV[14] == '0' and ARGV[20] == '' and #ARGV == 21
-  and redis.call('EXISTS', KEYS[3], KEYS[12], KEYS[14]) == 0 then
+  and redis.call('EXISTS', KEYS[3], KEYS[12], KEYS[14], KEYS[20]) == 0 then
   local call, sub, byte = redis.call, string.sub, string.byte
   local jobs, ready, idle, meta, running = KEYS[1], KEYS[2], KEYS[5], KEYS[6], KEYS[17]
   local want, room, attempts_at_most = tonumber(ARGV[8]), tonumber(ARGV[11]), ARGV[19]

@@ -39,14 +39,23 @@ local function at_most(count, list)
   return list
 end
 
-for _, id in ipairs(at_most(50, due_before(done, until_now, 50))) do discard(id) end
-for _, key in ipairs(at_most(100, due_before(timed, until_now, 100))) do
+-- The rest at once, too, if this is as much as one script should do.
+local function each(ids, work)
+  for _, id in ipairs(ids) do
+    if is_enough() then return consider(now) end
+    spent = spent + 5
+    work(id)
+  end
+end
+
+each(at_most(50, due_before(done, until_now, 50)), discard)
+for _, key in ipairs(at_most(40, due_before(timed, until_now, 40))) do
   redis.call('ZREM', timed, key)
   local until_us = sub(redis.call('HGET', unique, key) or '', 17)
   if until_us ~= '' and tonumber(until_us) <= now then redis.call('HDEL', unique, key) end
 end
 
-for _, id in ipairs(at_most(20, due_before(parents, until_now, 20))) do
+each(at_most(20, due_before(parents, until_now, 20)), function(id)
   if #id == 17 then
     -- A message that is not where it belongs.
     redis.call('ZADD', parents, format('%.0f', AWAY + now), id)
@@ -59,7 +68,7 @@ for _, id in ipairs(at_most(20, due_before(parents, until_now, 20))) do
       bury(record, INCOMPLETE, now)
     end
   end
-end
+end)
 
 -- What parents in other queues are to be told. Others leave it to this worker for a while, and the longer nobody could tell it
 -- the longer: a queue that cannot be reached must not take up all looks.
@@ -81,8 +90,28 @@ for _, member in ipairs(at_most(20, due_messages(20))) do
   end
 end
 
+-- What became of the children of jobs that are over.
+local function is_swept()
+  if is_enough() then return false end
+  local member = redis.call('ZRANGE', parents, format('%.0f', SWEEP), '(9e15', 'BYSCORE', 'LIMIT', 0, 1)[1]
+  if not member then return true end
+  local id = sub(member, 2)
+  local left = tonumber(redis.call('HGET', details, id .. 's') or 0)
+  local now = math.min(left, 200)
+  spent = spent + 2 * now
+  forget_children(id, left - now, now)
+  if left > now then
+    redis.call('HSET', details, id .. 's', left - now)
+  else
+    redis.call('HDEL', details, id .. 's')
+    redis.call('ZREM', parents, member)
+  end
+  return false
+end
+if not is_swept() then consider(now) end
+
 local function drop(ids)
-  for _, id in ipairs(ids) do drop_letter(id, now) end
+  each(ids, function(id) drop_letter(id, now) end)
 end
 local keep_for, keep = tonumber(ARGV[8]), tonumber(ARGV[9])
 if keep_for > 0 then drop(at_most(50, due_before(dead, format('%.0f', now - keep_for * 1000), 50))) end
@@ -96,7 +125,7 @@ end
 
 -- On an idle queue, or when no history is kept any more, nobody else removes the old minutes.
 local minute = math.floor(now / 60000000) - tonumber(ARGV[10])
-local old = at_most(200, due_before(KEYS[23], format('%.0f', minute), 200))
+local old = at_most(100, due_before(KEYS[23], format('%.0f', minute), 100))
 if #old > 0 then
   redis.call('HDEL', KEYS[24], unpack(old))
   redis.call('ZREM', KEYS[23], unpack(old))
@@ -114,7 +143,7 @@ end
 consider_rest(done, 0)
 consider_rest(timed, 0)
 consider_rest(parents, 0)
-local message = redis.call('ZRANGE', parents, format('%.0f', AWAY), '(9e15', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+local message = redis.call('ZRANGE', parents, format('%.0f', AWAY), '(' .. format('%.0f', SWEEP), 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
 if message then consider(math.max(message - AWAY, now + 100000)) end
 if keep_for > 0 then consider_rest(dead, keep_for * 1000) end
 return reply

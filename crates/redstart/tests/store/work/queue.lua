@@ -43,18 +43,18 @@ local args = { 'channel', 1000 }
 for i = 1, 100 do args[#args + 1] = job_body('new-' .. string.format('%012d', i)) end
 return { 'jobs', 'ready', 'idle', 'events' }, args
 
--- [queue.expire_parked] at most 4500: 100 jobs.
+-- [queue.expire_parked] at most 1000: 20 jobs.
 hfill('jobs', function(i) return job(job_id(i), 'p', PAST, 12) end, job_id)
 zfill('parked', PAST, job_id)
-return queue('parked', 'kinds'), setting('mail', 100)
+return queue('parked', 'kinds'), setting('mail', 20)
 
--- [queue.finish] 100 jobs that are done and leave nothing.
+-- [queue.finish] at most 600: 256 jobs that are done and leave nothing, the most of a batch.
 call('HSET', 'running', '', 1)
 hfill('jobs', function(i) return held(job_id(i)) end, job_id)
 hfill('running', 3, delivery)
 call('HSET', 'meta', 'running', N)
-local args = setting(60000000, WORKER, 0, 60, 100)
-for i = 1, 100 do args[#args + 1] = delivery(i) end
+local args = setting(60000000, WORKER, 0, 60, 256)
+for i = 1, 256 do args[#args + 1] = delivery(i) end
 args[#args + 1], args[#args + 2] = 0, 0
 return queue('running', 'parked', 'history', 'tallies'), args
 
@@ -73,12 +73,12 @@ args[#args + 1] = 0
 return queue('running', 'parked', 'history', 'tallies'), args
 
 -- [queue.flow] A parent with 100 children.
-local args = setting(0, 0, 100, job_body(job_id(1), 64, extra('n', '100')))
+local args = setting(0, 0, 60000, 100, job_body(job_id(1), 64, extra('n', '100')))
 for i = 2, 101 do
   args[#args + 1] = 0
   args[#args + 1] = job_body(job_id(i), 64, extra('p', job_id(1) .. 'f' .. i))
 end
-return queue(), args
+return queue('mark'), args
 
 -- [queue.flow_close] at most 1100: 100 parents.
 zfill('parents', FUTURE, job_id)
@@ -104,7 +104,7 @@ hfill('jobs', function(i) return held(job_id(i)) end, job_id)
 for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
 call('HSET', 'meta', 'running', 100)
 lfill('ready', job_id)
-return queue('running', 'workers'), setting('me', 'me')
+return queue('running', 'workers', 'lines'), setting('me', 'me')
 
 -- [queue.job] A job with all details that it can have.
 call('HSET', 'jobs', job_id(1), job(job_id(1), 'r', PAST, 8))
@@ -120,7 +120,7 @@ call('HSET', 'running', '', 1, delivery(1), 3)
 call('HSET', 'jobs', job_id(1), held(job_id(1)))
 return queue('running'), setting(delivery(1), 'progress', 0.5)
 
--- [queue.purge] at most 2700: 100 letters.
+-- [queue.purge] at most 1500: 100 letters, of which it deletes some.
 hfill('jobs', function(i) return job(job_id(i), 'z', PAST, 8) end, job_id)
 zfill('dead', PAST, job_id)
 local args = setting()
@@ -133,7 +133,7 @@ hfill('jobs', function(i) return held(job_id(i)) end, job_id)
 for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
 call('HSET', 'meta', 'running', 100)
 call('ZADD', 'workers', 1, 'dead')
-return queue('running', 'workers'), setting('dead', WORKER, 3)
+return queue('running', 'workers', 'lines'), setting('dead', WORKER, 3)
 
 -- [queue.reconcile] at most 1100: a worker with 100 jobs, none of which it knows.
 call('HSET', 'running', '', 1)
@@ -155,34 +155,34 @@ for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
 call('HSET', 'meta', 'cancels', 1, 'c:' .. job_id(1), 1)
 return { 'running', 'workers', 'meta' }, { 'me', 1000000 }
 
--- [queue.replay] at most 2800: 100 letters.
+-- [queue.replay] at most 1000: 100 letters, of which it replays some.
 hfill('jobs', function(i) return job(job_id(i), 'z', PAST, 8) end, job_id)
 zfill('dead', PAST, job_id)
 local args = setting()
 for i = 1, 100 do args[#args + 1] = job_id(i) end
 return queue(), args
 
--- [queue.reserve] at most 1900: a place for one job; 200 delayed jobs that are due are promoted.
+-- [queue.reserve] at most 1000: a place for one job; 100 delayed jobs that are due are promoted.
 call('HSET', 'running', '', 1)
 hfill('jobs', function(i) return job(job_id(i), 'l') end, job_id)
 zfill('delayed', PAST, job_id)
-return queue('running', 'workers', 'rates'),
-  setting('me', 1, 1, 1000000, 200, 1048576, WORKER, 0, 0, 1, 0, 0, 1, 3, '', 0)
+return queue('running', 'workers', 'rates', 'lines'),
+  setting('me', 1, 1, 1000000, 100, 1048576, WORKER, 0, 0, 1, 0, 0, 1, 3, '', 0)
 
--- [queue.reserve] at most 6000: a place for one job; thousands of groups whose limits are free again, and deleted jobs in the list.
+-- [queue.reserve] at most 3000: a place for one job; thousands of groups whose limits are free again, and deleted jobs in the list.
 call('HSET', 'running', '', 1)
 lfill('ready', job_id)
 zfill('rates', PAST)
 zfill('resting', PAST)
-return queue('running', 'workers', 'rates'),
-  setting('me', 1, 1, 1000000, 200, 1048576, WORKER, 0, 1000, 1, 1, 1000, 1, 3, '', 0)
+return queue('running', 'workers', 'rates', 'lines'),
+  setting('me', 1, 1, 1000000, 100, 1048576, WORKER, 0, 1000, 1, 1, 1000, 1, 3, '', 0)
 
 -- [queue.reserve] at most 1100: 100 jobs of thousands, without any limit.
 call('HSET', 'running', '', 1)
 hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
 lfill('ready', job_id)
-return queue('running', 'workers', 'rates'),
-  setting('me', 1, 100, 1000000, 200, 1048576, WORKER, 0, 0, 0, 0, 0, 0, 3, '', 0)
+return queue('running', 'workers', 'rates', 'lines'),
+  setting('me', 1, 100, 1000000, 100, 1048576, WORKER, 0, 0, 0, 0, 0, 0, 3, '', 0)
 
 -- [queue.run_now]
 call('HSET', 'jobs', job_id(1), job(job_id(1), 'l'))
@@ -196,7 +196,7 @@ hfill('details', digits(PAST) .. 'd', function(i) return job_id(i) .. 'q' end)
 return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
   setting('me', 1000000, 0, 0, 60)
 
--- [queue.schedule] at most 6500: everything that can be due is: jobs that were kept long enough, unique keys, open flows, dead letters, minutes.
+-- [queue.schedule] at most 3000: everything that can be due is: jobs that were kept long enough, unique keys, open flows, dead letters, minutes.
 call('HSET', 'running', '', 1)
 hfill('jobs', function(i) return job(job_id(i), 'z', PAST, 8) end, job_id)
 zfill('done', PAST, function(i) return 'old-' .. string.format('%012d', i) end)
@@ -213,3 +213,77 @@ hfill('crontab', '{}')
 zfill('kinds', PAST)
 return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
   setting('me', 1000000, 1000, 100, 60)
+
+-- [queue.reserve] at most 2400: thousands of groups whose first jobs need a place of a kind that has none, and as many kinds as
+-- some programs have.
+call('HSET', 'running', '', 1)
+call('HSET', 'meta', 'n:' .. char(1) .. 'mail', 2)
+hfill('jobs', function(i) return job(job_id(i), 'r', PAST, 64, extra('g', name(i)) .. extra('l', '')) end, job_id)
+zfill('grouped', 0, function(i) return name(i) .. '\0' .. digits(PAST) .. job_id(i) end)
+zfill('groups', function(i) return i end)
+local kinds = {}
+for i = 1, 20 do
+  for _, word in ipairs({ 'kind' .. i, 2, 0, 0 }) do kinds[#kinds + 1] = word end
+  call('HSET', 'meta', 'n:' .. char(1) .. 'kind' .. i, 2, 'w:' .. char(1) .. 'kind' .. i, 1)
+  call('ZADD', 'lines', 0, char(1) .. 'kind' .. i .. '\0' .. digits(i) .. 'other' .. i, 0, '\0other' .. i)
+end
+return queue('running', 'workers', 'rates', 'lines'),
+  setting('me', 1, 16, 1000000, 100, 1048576, WORKER, 0, 0, 0, 0, 0, 0, 3, '', 0, 'mail', 2, 0, 0, unpack(kinds))
+
+-- [queue.reserve] at most 1200: 16 jobs of groups that stand in the line of a kind which has places again.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return job(job_id(i), 'r', PAST, 64, extra('g', name(i)) .. extra('l', '')) end, job_id)
+zfill('grouped', 0, function(i) return name(i) .. '\0' .. digits(PAST) .. job_id(i) end)
+zfill('lines', 0, function(i) return char(1) .. 'mail' .. '\0' .. digits(i) .. name(i) end)
+zfill('lines', 0, function(i) return '\0' .. name(i) end)
+call('HSET', 'meta', 'w:' .. char(1) .. 'mail', N)
+return queue('running', 'workers', 'rates', 'lines'),
+  setting('me', 1, 16, 1000000, 100, 1048576, WORKER, 0, 0, 0, 0, 0, 0, 3, '', 0, 'mail', 100, 0, 0)
+
+-- [queue.finish] at most 1100: jobs with ten thousand children each.
+call('HSET', 'running', '', 1)
+for i = 1, 20 do
+  call('HSET', 'jobs', job_id(i), held(job_id(i), 64, extra('n', '10000')))
+  call('HSET', 'running', delivery(i), 3)
+end
+call('HSET', 'meta', 'running', 20)
+for i = 1, 10000 do call('HSET', 'details', job_id(1) .. 'c' .. i, 'd1', job_id(1) .. 'm' .. i, 'counted') end
+local args = { 'channel', '60000000', '1000', '-1', '0', 60000000, WORKER, 0, 60, 0, 20 }
+for i = 1, 20 do
+  for _, word in ipairs({ delivery(i), 'done', 0, '{}' }) do args[#args + 1] = word end
+end
+args[#args + 1] = 0
+return queue('running', 'parked', 'history', 'tallies'), args
+
+-- [queue.purge] at most 1600: letters of jobs with ten thousand children each.
+for i = 1, 100 do call('HSET', 'jobs', job_id(i), job(job_id(i), 'z', PAST, 64, extra('n', '10000'))) end
+for i = 1, 10000 do call('HSET', 'details', job_id(1) .. 'c' .. i, 'd1', job_id(1) .. 'm' .. i, 'counted') end
+zfill('dead', PAST, job_id)
+local args = setting()
+for i = 1, 100 do args[#args + 1] = job_id(i) end
+return queue(), args
+
+-- [queue.schedule] at most 600: what became of the children of jobs that are over.
+call('HSET', 'running', '', 1)
+zfill('parents', 8900000000000000, function(i) return '-' .. job_id(i) end)
+for i = 1, 5000 do call('HSET', 'details', job_id(1) .. 'c' .. i, 'd1', job_id(1) .. 'm' .. i, 'counted') end
+call('HSET', 'details', job_id(1) .. 's', 5000)
+return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
+  setting('me', 1000000, 0, 0, 60)
+
+-- [queue.finish] at most 1700: 64 jobs that are kept, with all details that a job can have.
+call('HSET', 'running', '', 1)
+for i = 1, 64 do
+  call('HSET', 'jobs', job_id(i), string.sub(held(job_id(i), 8), 1, 98) .. '\0\20' .. string.sub(held(job_id(i), 8), 101))
+  call('HSET', 'running', job_id(i) .. '\0\20\0\0', 3)
+  call('HSET', 'details', job_id(i) .. 'n', 100)
+  for n = 0, 99 do call('HSET', 'details', job_id(i) .. 'l' .. n, 'line') end
+  for n = 0, 19 do call('HSET', 'details', job_id(i) .. 'a' .. n, 'attempt') end
+end
+call('HSET', 'meta', 'running', 64)
+local args = { 'channel', '60000000', '1000', '86400000', '0', 60000000, WORKER, 0, 60, 0, 64 }
+for i = 1, 64 do
+  for _, word in ipairs({ job_id(i) .. '\0\20\0\0', 'done', 0, '{}' }) do args[#args + 1] = word end
+end
+args[#args + 1] = 0
+return queue('running', 'parked', 'history', 'tallies'), args

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Endings that one script writes.
-const BATCH: usize = 512;
+const BATCH: usize = 256;
 /// Bytes of results and reasons that one script writes, unless one alone is larger: it must arrive within the deadline.
 const BATCH_BYTES: usize = 512 * 1024;
 /// Bytes of a reason that are kept.
@@ -238,7 +238,15 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    pub(super) fn call<'b>(&self, shared: &'b Shared, registration: &Registration) -> Call<'b> {
+    /// Writes the plain endings and those others that come after so many: with some of these, all plain ones were written.
+    pub(super) fn call<'b>(
+        &self,
+        shared: &'b Shared,
+        registration: &Registration,
+        written: usize,
+    ) -> Call<'b> {
+        let plain = if written == 0 { &self.plain[..] } else { &[] };
+        let others = self.others.get(written..).unwrap_or_default();
         let queue = &shared.queue;
         let mut parts = vec![&*registration.running, "parked", "history", "tallies"];
         parts.extend(self.parked.iter().map(String::as_str));
@@ -249,12 +257,12 @@ impl<'a> Batch<'a> {
             .arg(registration.worker())
             .arg(u8::from(queue.0.group_limit.is_in_order()))
             .arg(queue.0.history)
-            .arg(self.plain.len());
-        for delivery in &self.plain {
+            .arg(plain.len());
+        for delivery in plain {
             call = call.arg(&delivery[..]);
         }
-        call = call.arg(self.others.len());
-        for other in &self.others {
+        call = call.arg(others.len());
+        for other in others {
             call = call
                 .arg(&other.delivery[..])
                 .arg(other.ending)
@@ -275,10 +283,16 @@ impl<'a> Batch<'a> {
         let queue = &shared.queue;
         let mut pause = Duration::from_millis(10);
         let mut tries_left = 3;
+        let mut written = 0;
         loop {
-            let call = self.call(shared, registration).run::<u8>(queue.store());
+            let call = self.call(shared, registration, written);
+            let call = call.run::<usize>(queue.store());
             match observe::operation("queue.finish", queue.namespace(), call).await {
-                Ok(accepted) => return accepted == 1,
+                Ok(accepted @ 0..=1) => return accepted == 1,
+                Ok(some) => {
+                    written += some - 1;
+                    continue;
+                }
                 Err(error) => tracing::debug!(%error, "endings of jobs could not be written"),
             }
             // The fetcher may wait for room, which there is not before this is written.

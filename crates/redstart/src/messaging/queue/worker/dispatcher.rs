@@ -38,6 +38,7 @@ use crate::{
         },
         wake::Wake,
     },
+    store::Clock,
     token::token,
 };
 
@@ -571,7 +572,7 @@ impl Drop for Taking {
 
 /// The registration of this name. Its lease is the worker's own to extend.
 pub(super) fn registration(name: &str) -> Arc<Registration> {
-    Arc::new(Registration::new(name.to_owned()))
+    Arc::new(Registration::new(name.to_owned(), Clock::default()))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::{
 use redis::Value;
 
 /// Delayed jobs made ready by one script.
-const PROMOTE: usize = 200;
+const PROMOTE: usize = 100;
 /// What one reservation may carry: it must arrive within the deadline, and others share the connection.
 const MAX_BYTES: usize = 1024 * 1024;
 /// A worker of this many slots or fewer takes as many jobs at once as it has slots.
@@ -173,7 +173,7 @@ impl Fetcher {
         } = &*self.registration;
         let queue = &self.shared.queue;
         let of_kind = parked.map(|(kind, _)| parked::part(kind));
-        let mut parts = vec![&**running, "workers", "rates"];
+        let mut parts = vec![&**running, "workers", "rates", "lines"];
         if let Some(of_kind) = &of_kind {
             parts.extend([&**of_kind, "parked"]);
         }
@@ -316,7 +316,11 @@ impl Fetcher {
         while !self.shared.stop.is_cancelled() {
             match self.shared.register().await {
                 Ok(registration) => {
-                    self.registration = registration;
+                    let lost = std::mem::replace(&mut self.registration, registration);
+                    // As the next look for silent workers would: its jobs need not wait for that.
+                    if let Err(error) = self.shared.reclaim(&lost.name).await {
+                        tracing::debug!(%error, "the jobs of a lost registration could not be taken over");
+                    }
                     return true;
                 }
                 Err(error) => tracing::debug!(%error, "a worker could not register again"),

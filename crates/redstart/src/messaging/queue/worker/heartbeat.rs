@@ -10,6 +10,7 @@ use crate::{
     error::Result,
     messaging::queue::{JobId, script::RENEW},
     observe,
+    store::valid_until,
 };
 
 /// Renews the lease until the worker unregisters or the lease is lost. It never revives a lost one.
@@ -31,30 +32,28 @@ async fn lease_was_lost(
     registration: &Registration,
     mut renewed: Instant,
 ) -> bool {
-    // Renewals follow the store's clock, so that they are in time if that is advanced. Whether the lease may have
-    // ended meanwhile is measured by our own.
     let clock = shared.queue.store().clock();
     let every = shared.lease / 3;
     let mut unknown_jobs = 0;
-    let mut next = clock.now() + every;
+    let mut next = renewed + every;
     loop {
-        let end = renewed + shared.lease;
+        let end = valid_until(renewed, shared.lease);
         tokio::select! {
             biased;
             () = registration.over.cancelled() => return false,
             () = registration.lost.cancelled() => return true,
             // It may end between two attempts to renew it.
-            () = tokio::time::sleep_until(end), if !crate::mend::is_missing("a lost lease is told at once") => {
+            () = clock.sleep_until(end), if !crate::mend::is_missing("a lost lease is told at once") => {
                 return !registration.over.is_cancelled();
             }
             () = clock.sleep_until(next) => {}
         }
         // Taken before the request is sent: the server's lease ends later than ours, never earlier.
-        let asked = Instant::now();
+        let asked = clock.now();
         let held = tokio::select! {
             biased;
             // A reply that comes after the end is too late to be sure; handlers must be told of the doubt.
-            () = tokio::time::sleep_until(end) => return !registration.over.is_cancelled(),
+            () = clock.sleep_until(end) => return !registration.over.is_cancelled(),
             held = renew(shared, registration) => held,
         };
         match held {

@@ -19,6 +19,7 @@ use crate::{
         script::{LEAVE, RECLAIM, REGISTER},
     },
     observe,
+    store::{Clock, valid_until},
     token::token,
 };
 
@@ -31,6 +32,8 @@ pub(super) struct Registration {
     pub(super) epoch: AtomicU64,
     /// The lease has ended, or may have.
     pub(super) lost: CancellationToken,
+    /// The clock of the queue's store.
+    clock: Clock,
     /// When the lease ends at the latest that is known; missing if somebody else renews it.
     until: Mutex<Option<Instant>>,
     /// The worker unregisters: the heartbeat may stop.
@@ -43,12 +46,13 @@ pub(super) struct Registration {
 
 impl Registration {
     /// A registration that the store does not know yet.
-    pub(super) fn new(name: String) -> Self {
+    pub(super) fn new(name: String, clock: Clock) -> Self {
         Self {
             running: format!("running:{name}"),
             name,
             epoch: AtomicU64::new(1),
             lost: CancellationToken::new(),
+            clock,
             until: Mutex::default(),
             over: CancellationToken::new(),
             known: Mutex::default(),
@@ -63,12 +67,12 @@ impl Registration {
 
     /// The lease was renewed by a request that was sent at this time.
     pub(super) fn renewed(&self, asked: Instant, lease: Duration) {
-        *self.until.lock() = Some(asked + lease);
+        *self.until.lock() = Some(valid_until(asked, lease));
     }
 
     /// Whether the lease has ended, also if nothing has noticed yet because the process stood still.
     pub(super) fn has_ended(&self) -> bool {
-        let is_late = |until: Instant| until <= Instant::now();
+        let is_late = |until: Instant| until <= self.clock.now();
         self.lost.is_cancelled() || self.until.lock().is_some_and(is_late)
     }
 
@@ -110,8 +114,9 @@ impl Shared {
     pub(super) async fn register(self: &Arc<Self>) -> Result<Arc<Registration>> {
         // The worker's own name comes first: `reclaim` reads it from there.
         let name = format!("{}{}", self.id, token());
-        let registration = Arc::new(Registration::new(name));
-        let started = Instant::now();
+        let clock = self.queue.store().clock();
+        let started = clock.now();
+        let registration = Arc::new(Registration::new(name, clock));
         let _: u8 = REGISTER
             .on(self.queue.entity())
             .part(&registration.running)
@@ -135,7 +140,10 @@ impl Shared {
     pub(super) async fn reclaim(&self, worker: &str) -> Result<()> {
         let (ready, dead): (i64, u64) = self
             .queue
-            .call(&RECLAIM, &[&format!("running:{worker}"), "workers"])
+            .call(
+                &RECLAIM,
+                &[&format!("running:{worker}"), "workers", "lines"],
+            )
             .arg(worker)
             .arg(worker.get(..self.id.len()).unwrap_or(worker))
             .arg(self.max_attempts)
@@ -159,13 +167,14 @@ impl Shared {
     /// it did not take, another worker is woken.
     pub(super) async fn stop_waiting(&self, registration: &Registration) -> Result<()> {
         // A name that holds nothing.
-        let nobody = Registration::new(format!("{}{}", self.id, token()));
+        let name = format!("{}{}", self.id, token());
+        let nobody = Registration::new(name, self.queue.store().clock());
         self.leave_as(&nobody, &registration.name).await.map(drop)
     }
 
     async fn leave_as(&self, registration: &Registration, idle: &str) -> Result<u64> {
         self.queue
-            .call(&LEAVE, &[&registration.running, "workers"])
+            .call(&LEAVE, &[&registration.running, "workers", "lines"])
             .arg(&registration.name)
             .arg(idle)
             .idempotent()

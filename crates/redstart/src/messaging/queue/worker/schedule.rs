@@ -85,8 +85,10 @@ impl Shared {
         let queue = &self.queue;
         let (name, running) = {
             let current = self.current.lock();
+            // One whose lease has ended is not renewed, but found.
             current
                 .as_ref()
+                .filter(|registration| !registration.has_ended())
                 .map(|registration| (registration.name.clone(), registration.running.clone()))
                 .unwrap_or_default()
         };

@@ -190,14 +190,21 @@ impl Settler {
     pub(super) async fn write(&self, registration: &Registration, ended: &[Ended]) -> Result<bool> {
         let shared = &self.0;
         let batch = Batch::new(ended, shared);
-        let call = batch
-            .call(shared, registration)
-            .run::<u8>(shared.queue.store());
-        let written = observe::operation("queue.finish", shared.queue.namespace(), call).await?;
-        if written == 1 {
+        let write = async {
+            let mut written = 0;
+            loop {
+                let call = batch.call(shared, registration, written);
+                match call.run::<usize>(shared.queue.store()).await? {
+                    accepted @ 0..=1 => return Ok(accepted == 1),
+                    some => written += some - 1,
+                }
+            }
+        };
+        let accepted = observe::operation("queue.finish", shared.queue.namespace(), write).await?;
+        if accepted {
             batch.count(shared);
         }
-        Ok(written == 1)
+        Ok(accepted)
     }
 }
 
