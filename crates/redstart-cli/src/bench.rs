@@ -14,9 +14,12 @@ use redstart_load::{
     Baseline, Length, Live, Pace, Pattern, Report, Settings, Spread, Verdict, is_loopback,
     without_credentials,
 };
-use tokio::task::JoinSet;
 
 use crate::Failure;
+
+mod together;
+
+use together::{Obedience, Watched, together};
 
 /// Arguments of `redstart bench`.
 #[derive(clap::Args)]
@@ -46,7 +49,7 @@ pub(crate) struct Args {
     /// Number of operations to run, instead of a time
     #[arg(long, conflicts_with = "seconds")]
     operations: Option<u64>,
-    /// How many entities operations choose from
+    /// How many entities operations choose from; patterns that keep a model of each have a highest number
     #[arg(long, default_value_t = 1000)]
     keys: u64,
     /// How they are chosen: uniform, zipf, zipf:<exponent>, hot, hot:<share>
@@ -70,6 +73,9 @@ pub(crate) struct Args {
     /// Add the histogram to the JSON
     #[arg(long, hide = true, requires = "json")]
     histogram: bool,
+    /// Be one of several processes: wait for a line at the end of each stage, and tell how the load goes on
+    #[arg(long, hide = true, requires = "json")]
+    together: bool,
     /// The namespace of the keys, for one of several processes
     #[arg(long, hide = true, requires = "json")]
     namespace: Option<String>,
@@ -85,10 +91,11 @@ pub(crate) struct Args {
     /// Write a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The most operations per second; 10,000 on a server that is not this machine
+    /// The most operations per second; 10,000 on a server that is not this machine. What an open loop could not send during a
+    /// stall is not sent on top of it, so a cap somewhat above --rate lets it catch up
     #[arg(long)]
     max_rate: Option<f64>,
-    /// Stop a run when the server's memory has grown by this many MiB
+    /// Stop a run when the server's memory has grown by this many MiB, or its preparation has written as many
     #[arg(long, default_value_t = 256)]
     max_memory: u64,
     /// Do not ask before putting load on a server that is not this machine
@@ -270,56 +277,55 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
     }
     let screen = Screen::new(args, patterns.len());
     let namespace = redstart_load::namespace();
-    let mut running = JoinSet::new();
     let outcome = tokio::select! {
-        outcome = Box::pin(children(args, patterns, &namespace, &screen, &mut running)) => outcome,
+        outcome = Box::pin(children(args, patterns, &namespace, &screen)) => outcome,
         () = interrupted() => Err(Failure::Interrupted),
     };
     if outcome.is_err() {
-        // The others are ended in the middle of their load. Their namespaces begin with this one's name.
-        running.shutdown().await;
+        // The others were ended in the middle of their load. Their namespaces begin with this one's name.
         let store = Store::connect(&args.url).await?;
         redstart_load::sweep(&store, &namespace).await?;
     }
     finish(args, &screen, &outcome?)
 }
 
-/// The reports of all patterns, each by several processes, which end with `children`.
+/// The reports of all patterns, each by several processes, which end with this.
 async fn children(
     args: &Args,
     patterns: &[&'static Pattern],
     namespace: &str,
     screen: &Screen,
-    children: &mut JoinSet<std::io::Result<std::process::Output>>,
 ) -> Result<Vec<Report>, Failure> {
     let program = std::env::current_exe()?;
     let mut reports = Vec::new();
     for pattern in patterns {
-        for process in 0..args.processes {
+        let command = |process: usize| {
             let mut command = tokio::process::Command::new(&program);
             command
                 .args(["bench", pattern.name(), "--json", "--histogram", "--yes"])
+                .arg("--together")
                 .args(args.repeated(process))
                 .args(["--namespace", &format!("{namespace}-{process}")])
                 // Not an argument: it may have a password in it, and arguments can be seen by others.
-                .env("REDSTART_URL", &args.url)
-                .stdin(std::process::Stdio::null())
-                .stderr(std::process::Stdio::inherit())
-                .kill_on_drop(true);
-            children.spawn(async move { command.output().await });
-        }
-        let mut parts = Vec::new();
-        while let Some(ended) = children.join_next().await {
-            let output = ended.map_err(|error| Failure::Other(error.to_string()))??;
-            let line = String::from_utf8_lossy(&output.stdout);
-            let part: Report = serde_json::from_str(line.trim()).map_err(|_| {
-                Failure::Other(format!(
-                    "a process of {} ended without a report",
-                    pattern.name()
-                ))
-            })?;
-            parts.push(part);
-        }
+                .env("REDSTART_URL", &args.url);
+            command
+        };
+        let started = Instant::now();
+        let mut last = (0, started);
+        let show = |watched: &Watched| {
+            let now = Instant::now();
+            screen
+                .bar
+                .set_message(line(pattern.name(), started, last, now, watched));
+            last = (watched.operations, now);
+        };
+        let commands = (0..args.processes).map(command).collect();
+        let parts = together(commands, show).await?.ok_or_else(|| {
+            Failure::Other(format!(
+                "a process of {} ended without a report",
+                pattern.name()
+            ))
+        })?;
         if let Some(report) = redstart_load::merge(parts) {
             screen.end(&report);
             reports.push(report);
@@ -445,6 +451,10 @@ impl Bench<'_> {
         };
         let mut report = if self.args.ramp {
             redstart_load::ramp(store, namespace, pattern, settings, watch).await?
+        } else if self.args.together {
+            let live = Arc::new(Live::in_stages());
+            let _obedience = Obedience::new(&live);
+            redstart_load::run_on(store, namespace, pattern, settings, &live).await?
         } else {
             redstart_load::run_on(store, namespace, pattern, settings, &watch()).await?
         };
@@ -459,6 +469,7 @@ impl Bench<'_> {
 /// A line that follows the run at a terminal, a row for each pattern, JSON for programs.
 struct Screen {
     json: bool,
+    together: bool,
     bar: ProgressBar,
     watcher: std::sync::Mutex<Option<tokio::task::AbortHandle>>,
     single: bool,
@@ -486,6 +497,7 @@ impl Screen {
         }
         Self {
             json: args.json,
+            together: args.together,
             bar,
             watcher: std::sync::Mutex::new(None),
             single: patterns == 1,
@@ -501,19 +513,9 @@ impl Screen {
             let mut last = (0, started);
             loop {
                 tokio::time::sleep(Duration::from_millis(250)).await;
-                let (progress, now) = (live.progress(), Instant::now());
-                let rate =
-                    (progress.operations - last.0) as f64 / (now - last.1).as_secs_f64().max(1e-9);
-                let (p50, p99) = live.latency();
-                bar.set_message(format!(
-                    "{pattern}  {:.0} s  {}  p50 {}  p99 {}  {} errors",
-                    started.elapsed().as_secs_f64(),
-                    per_second(rate),
-                    micros(p50),
-                    micros(p99),
-                    progress.errors,
-                ));
-                last = (progress.operations, now);
+                let (watched, now) = (Watched::of(&live), Instant::now());
+                bar.set_message(line(pattern, started, last, now, &watched));
+                last = (watched.operations, now);
             }
         });
         if let Ok(mut watcher) = self.watcher.lock() {
@@ -531,6 +533,10 @@ impl Screen {
 
     fn end(&self, report: &Report) {
         self.bar.inc(1);
+        if self.together {
+            together::tell_report(report);
+            return;
+        }
         if self.json {
             if let Ok(line) = serde_json::to_string(report) {
                 say!("{line}");
@@ -573,9 +579,30 @@ impl Screen {
                 .iter()
                 .any(|report| report.server_us_per_op.is_some())
         {
-            say!("where this process was the limit, a server can do more than the figures say");
+            say!(
+                "where the client was the limit, a server can do more than the figures say: try --processes"
+            );
         }
     }
+}
+
+/// How a run goes on: what it did since the last look.
+fn line(
+    pattern: &str,
+    started: Instant,
+    last: (u64, Instant),
+    now: Instant,
+    watched: &Watched,
+) -> String {
+    let done = watched.operations.saturating_sub(last.0) as f64;
+    format!(
+        "{pattern}  {:.0} s  {}  p50 {}  p99 {}  {} errors",
+        (now - started).as_secs_f64(),
+        per_second(done / (now - last.1).as_secs_f64().max(1e-9)),
+        micros(watched.p50_us),
+        micros(watched.p99_us),
+        watched.errors,
+    )
 }
 
 fn header() -> String {
@@ -642,6 +669,15 @@ fn details(report: &Report) {
         "operations",
         format!("{} in {:.2} s", report.operations, report.seconds),
     );
+    if let Some(wanted) = report.keys_wanted {
+        let text = match report.keys {
+            1 => "all operations go to the same".to_owned(),
+            keys => {
+                format!("{keys}, not {wanted}: it keeps a model of each and has no more of them")
+            }
+        };
+        add("entities", text);
+    }
     if let Some([low, high]) = report.interval {
         let text = format!("{} to {} per second", thousands(low), thousands(high));
         add("95 % interval", text);
@@ -682,6 +718,14 @@ fn details(report: &Report) {
             other => other.to_owned(),
         },
     );
+    for (name, busy) in [
+        ("busiest thread", report.client_busy),
+        ("busiest server", report.server_busy),
+    ] {
+        if let Some(busy) = busy {
+            add(name, format!("{:.0} % of a core", busy * 100.0));
+        }
+    }
     if let Some(trips) = report.round_trips_per_op {
         add("round trips", format!("{trips:.2} per operation"));
     }
@@ -700,15 +744,14 @@ fn details(report: &Report) {
     }
     if let Some(hottest) = &report.hottest {
         let key = match (&hottest.key, hottest.slot) {
-            (Some(key), Some(slot)) => format!(", {key} in slot {slot}"),
-            _ => String::new(),
+            (Some(key), Some(slot)) => format!("{key} in slot {slot}"),
+            _ => format!("entity {}", hottest.entity),
         };
-        let text = format!(
-            "number {} with {:.1} % of the operations{key}",
-            hottest.entity,
-            hottest.share * 100.0
+        let share = hottest.share * 100.0;
+        add(
+            "hottest",
+            format!("{key} with {share:.1} % of the operations"),
         );
-        add("hottest entity", text);
     }
     if let Some(largest) = &report.largest_key {
         add(

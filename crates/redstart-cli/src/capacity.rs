@@ -278,7 +278,7 @@ fn show(plan: &Plan, limits: &Limits) {
         "memory",
         "op/s",
         "cores",
-        "limited by",
+        "op/s per node",
     ]);
     for cost in &plan.needs {
         needs.add_row([
@@ -288,10 +288,15 @@ fn show(plan: &Plan, limits: &Limits) {
             bytes(cost.bytes),
             thousands(cost.need.ops),
             format!("{:.2}", cost.cores),
-            cost.limit.clone(),
+            thousands(cost.ops_per_node),
         ]);
     }
     say!("{needs}\n");
+    let mut spots = table(&["pattern", "hottest key", "how it is spread", "limited by"]);
+    for cost in &plan.needs {
+        spots.add_row([&cost.need.pattern, &cost.hottest, &cost.spread, &cost.limit]);
+    }
+    say!("{spots}\n");
     say!("  memory     {} of data", bytes(plan.bytes));
     say!(
         "  traffic    {} op/s, {:.1} cores, {:.0} Mbit/s",
@@ -299,7 +304,16 @@ fn show(plan: &Plan, limits: &Limits) {
         plan.cores,
         plan.network / 1e6
     );
-    if !embedded {
+    if let Some(quorum) = &plan.quorum {
+        say!(
+            "  quorum     {} servers of their own, each with {}, {:.2} cores and {:.0} Mbit/s",
+            quorum.servers,
+            bytes(quorum.bytes),
+            quorum.cores,
+            quorum.network / 1e6
+        );
+    }
+    if !embedded && plan.masters > 0 {
         say!(
             "  nodes      {} masters of {} (memory asks for {}, CPU for {}, network for {}), {} with replicas",
             plan.masters,

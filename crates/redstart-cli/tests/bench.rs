@@ -263,6 +263,19 @@ async fn the_report_of_two_processes_is_their_sum() -> anyhow::Result<()> {
     let sum = sum.map(|field| report[field].as_u64().unwrap_or(0));
     assert_eq!(sum, [401, 2, 16, 16], "{report}");
     assert_eq!(report["held"], true, "{report}");
+    // Each of them saw all calls. One operation is one script, now and then two.
+    let commands = report["commands"].as_array().cloned().unwrap_or_default();
+    let calls = commands.iter().find(|cost| cost["command"] == "evalsha");
+    let calls = calls.and_then(|cost| cost["calls_per_op"].as_f64());
+    assert!(
+        calls.is_some_and(|calls| (0.9..1.5).contains(&calls)),
+        "{report}"
+    );
+    let trips = report["round_trips_per_op"].as_f64();
+    assert!(
+        trips.is_some_and(|trips| (0.9..1.5).contains(&trips)),
+        "{report}"
+    );
     assert!(
         report["ops_per_second"]
             .as_f64()
@@ -270,6 +283,62 @@ async fn the_report_of_two_processes_is_their_sum() -> anyhow::Result<()> {
             && report["p50_us"].as_f64() <= report["max_us"].as_f64(),
         "{report}"
     );
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
+    Ok(())
+}
+
+/// One of several processes, by hand: it waits at the end of each stage, tells how it goes on, and ends with the one that
+/// started it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_has_lost_the_one_that_started_it_ends_and_removes_its_keys()
+-> anyhow::Result<()> {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = server.url();
+    let heard = tokio::task::spawn_blocking(move || {
+        let mut child = redstart(&[
+            "bench",
+            "counter",
+            "--json",
+            "--together",
+            "--seconds",
+            "600",
+        ])
+        .args(["--url", &url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+        let mut input = child.stdin.take();
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let (mut stages, mut operations, mut report) = (Vec::new(), 0, Value::Null);
+        for line in lines {
+            let mut line: Value = serde_json::from_str(&line?)?;
+            if let Some(stage) = line["stage"].as_u64() {
+                stages.push(stage);
+                if let Some(input) = &mut input {
+                    input.write_all(b"\n")?;
+                }
+            }
+            if let Some(seen) = line["watched"]["operations"].as_u64() {
+                operations = seen;
+            }
+            if line["report"].is_object() {
+                report = line["report"].take();
+            }
+            // In the middle of the load.
+            if operations > 100 {
+                input = None;
+            }
+        }
+        child.wait()?;
+        anyhow::Ok((stages, operations, report))
+    });
+    let (stages, operations, report) = heard.await??;
+    assert_eq!(stages, [1, 2, 3, 4], "{report}");
+    assert!(operations > 100, "{report}");
+    let why = report["stopped"].as_str().unwrap_or_default();
+    assert!(why.contains("has ended"), "{report}");
     assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
     Ok(())
 }

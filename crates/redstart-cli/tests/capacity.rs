@@ -110,6 +110,66 @@ fn a_file_says_the_same_as_flags_and_nonsense_is_refused() -> anyhow::Result<()>
 }
 
 #[test]
+fn a_plan_for_people_names_shards_hot_keys_and_what_a_node_carries() -> anyhow::Result<()> {
+    let output = capacity(&[
+        "--users",
+        "50M",
+        "--activity",
+        "90d",
+        "--leaderboard",
+        "10M@200k/s",
+        "--server",
+        "redis",
+    ])?;
+    let text = String::from_utf8(output.stdout)?;
+    for part in [
+        "op/s per node",
+        "how it is spread",
+        "one key, on one node",
+        "the bitmap of the day",
+        "sharded_leaderboard",
+        "HyperLogLog",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let plan = &plans(&["--leaderboard", "10M@200k/s", "--server", "redis", "--json"])?[0];
+    let board = &plan["alternatives"][0];
+    let (ops, carried) = (200_000.0, plan["needs"][0]["ops_per_node"].as_f64());
+    let shards = carried.map(|carried| (ops / carried).ceil());
+    assert_eq!(board["shards"].as_f64(), shards, "{plan}");
+    Ok(())
+}
+
+#[test]
+fn patterns_with_the_entities_of_another_one_are_planned_too() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("need.toml").display().to_string();
+    let need = |pattern: &str| {
+        format!("[[need]]\npattern = '{pattern}'\nentities = 1000000\nops = 1000\n")
+    };
+    let patterns = [
+        "stampede_lease",
+        "write_through",
+        "redlock",
+        "leader",
+        "circuit_breaker",
+    ];
+    let text: String = patterns.iter().map(|pattern| need(pattern)).collect();
+    std::fs::write(&path, text)?;
+    for plan in plans(&["--file", &path, "--json"])? {
+        for cost in plan["needs"].as_array().into_iter().flatten() {
+            let positive = |field: &str| cost[field].as_f64().is_some_and(|value| value > 0.0);
+            assert!(positive("bytes") && positive("us_per_op"), "{cost}");
+        }
+        let embedded = plan["server"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("embedded"));
+        assert_eq!(plan["quorum"].is_null(), embedded, "{plan}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_billion_users_on_a_thousand_nodes_are_simulated() -> anyhow::Result<()> {
     let even = &plans(&["--simulate", "1G,1000", "--json"])?[0];
     let skewed = &plans(&["--simulate", "1G,1000", "--skew", "1", "--json"])?[0];

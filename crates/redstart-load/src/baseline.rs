@@ -73,24 +73,7 @@ impl Baseline {
     /// Compares a report with the earlier one of the same pattern under the same load. `tolerance` is the share by
     /// which it may be slower, such as 0.1.
     pub fn compare(&self, report: &Report, tolerance: f64) -> Comparison {
-        let same = |old: &&Report| {
-            (
-                &old.pattern,
-                &old.pace,
-                old.clients,
-                old.keys,
-                &old.spread,
-                old.payload,
-            ) == (
-                &report.pattern,
-                &report.pace,
-                report.clients,
-                report.keys,
-                &report.spread,
-                report.payload,
-            )
-        };
-        let Some(old) = self.0.iter().find(same) else {
+        let Some(old) = self.0.iter().find(|old| same_load(old, report)) else {
             return Comparison {
                 pattern: report.pattern.clone(),
                 verdict: Verdict::New,
@@ -123,6 +106,42 @@ impl Baseline {
             ratio,
         }
     }
+}
+
+/// Whether two runs of a pattern can be compared: by the same load, on the same kind of server. Its version may differ, since
+/// an upgrade is a reason to compare.
+fn same_load(a: &Report, b: &Report) -> bool {
+    let text = |report: &Report| {
+        let kind = report.server.split(' ').next().unwrap_or_default();
+        let Report {
+            pattern,
+            pace,
+            spread,
+            ..
+        } = report;
+        format!("{pattern} {pace} {spread} {kind}")
+    };
+    let counts = |report: &Report| {
+        let keys = report.keys_wanted.unwrap_or(report.keys);
+        (
+            report.clients,
+            keys,
+            report.payload,
+            report.processes.max(1),
+        )
+    };
+    // Sums of the shares of several processes.
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * a.abs().max(b.abs());
+    let rates = |of: fn(&Report) -> Option<f64>| match (of(a), of(b)) {
+        (Some(a), Some(b)) => near(a, b),
+        (None, None) => true,
+        _ => false,
+    };
+    text(a) == text(b)
+        && counts(a) == counts(b)
+        && near(a.writes, b.writes)
+        && rates(|report| report.rate)
+        && rates(|report| report.max_rate)
 }
 
 /// The share of operations that failed.
@@ -159,6 +178,44 @@ mod tests {
             ..report(1.0, 1.0, 1.0)
         };
         assert_eq!(baseline.compare(&other, 0.1).verdict, Verdict::New);
+    }
+
+    #[test]
+    fn only_the_same_load_is_compared() {
+        let open = |rate: f64| Report {
+            pace: "open".to_owned(),
+            rate: Some(rate),
+            writes: 0.5,
+            server: "redis 7.0.15".to_owned(),
+            processes: 2,
+            p99_us: 100.0,
+            ..report(rate, rate, rate)
+        };
+        let baseline = Baseline(vec![open(1000.0)]);
+        let verdict = |report: &Report| baseline.compare(report, 0.1).verdict;
+        let slow = Report {
+            p99_us: 1e6,
+            ..open(1000.0)
+        };
+        assert_eq!(verdict(&slow), Verdict::Slower);
+        // Three processes of a third each do not add up to the last bit.
+        let sum = Report {
+            server: "redis 7.2.0".to_owned(),
+            ..open(1000.0 / 3.0 + 1000.0 / 3.0 + 1000.0 / 3.0)
+        };
+        assert_eq!(verdict(&sum), Verdict::Same);
+        let others: [fn(&mut Report); 5] = [
+            |report| report.rate = Some(2000.0),
+            |report| report.max_rate = Some(10_000.0),
+            |report| report.writes = 0.1,
+            |report| report.server = "valkey 9.1.2".to_owned(),
+            |report| report.processes = 1,
+        ];
+        for (index, change) in others.iter().enumerate() {
+            let mut other = slow.clone();
+            change(&mut other);
+            assert_eq!(verdict(&other), Verdict::New, "{index}");
+        }
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //! So does a late wake-up by the timer of this process; how late it was is recorded beside the latencies.
 //!
 //! Operations that fail are counted, and their latencies are kept apart: a store that refuses at once is not fast.
+//!
+//! What was due during a stall begins as soon as a client is free, unless there is a cap on the rate: then it waits for
+//! its turn, and its latency says so.
 
 use std::{
     collections::BTreeMap,
@@ -18,10 +21,15 @@ use std::{
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
-use tokio::task::JoinSet;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
 
 use crate::{
     KeyChoice, Length, Pace, Settings,
+    cap::RateCap,
+    thread::Threads,
     workload::{AnyWorkload, Op},
 };
 
@@ -29,7 +37,8 @@ use crate::{
 const LONGEST: u64 = 3_600_000_000_000;
 /// Histograms that clients share; one for each would take 300 KB per client.
 const SHARDS: usize = 16;
-/// Keys of which every operation is counted, to find the hottest.
+/// Targets of which every operation is counted, to find the hottest. Where there are more, the hottest is among the first of
+/// them, or none is hot.
 const COUNTED: usize = 1 << 16;
 
 /// A run as it goes on; cheap to look at from another task.
@@ -46,6 +55,15 @@ pub struct Live {
     hits: Vec<AtomicU64>,
     stop: AtomicBool,
     stopped: Mutex<Option<String>>,
+    ending: Notify,
+    stages: Option<Stages>,
+}
+
+/// Where a run that is one of several waits for the others.
+#[derive(Debug)]
+struct Stages {
+    reached: watch::Sender<usize>,
+    allowed: watch::Sender<usize>,
 }
 
 /// What a run has done so far.
@@ -77,6 +95,56 @@ impl Live {
             hits: (0..COUNTED).map(|_| AtomicU64::new(0)).collect(),
             stop: AtomicBool::new(false),
             stopped: Mutex::default(),
+            ending: Notify::new(),
+            stages: None,
+        }
+    }
+
+    /// For one of several runs that put load on the same server together: at the end of each [stage](Self::STAGES) the run
+    /// waits until [`go_on`](Self::go_on) has been called once more.
+    pub fn in_stages() -> Self {
+        Self {
+            stages: Some(Stages {
+                reached: watch::channel(0).0,
+                allowed: watch::channel(0).0,
+            }),
+            ..Self::new()
+        }
+    }
+
+    /// What a run does before its end, stage by stage: it prepares its entities, counts round trips with one client, watches
+    /// the server without load, and applies the load. What it counts in one stage would be wrong if another run were in
+    /// the next one; of those that count round trips only one may be in that stage.
+    pub const STAGES: [&'static str; 4] = ["prepared", "calibrated", "watched", "loaded"];
+
+    /// Waits until the run has reached the end of so many stages. Returns at once if it does not wait in stages.
+    pub async fn reached(&self, stages: usize) {
+        if let Some(own) = &self.stages {
+            let _ = own
+                .reached
+                .subscribe()
+                .wait_for(|reached| *reached >= stages)
+                .await;
+        }
+    }
+
+    /// Lets the run begin its next stage.
+    pub fn go_on(&self) {
+        if let Some(own) = &self.stages {
+            own.allowed.send_modify(|allowed| *allowed += 1);
+        }
+    }
+
+    /// The end of a stage.
+    pub(crate) async fn stage(&self) {
+        if let Some(own) = &self.stages {
+            own.reached.send_modify(|reached| *reached += 1);
+            let reached = *own.reached.borrow();
+            let _ = own
+                .allowed
+                .subscribe()
+                .wait_for(|allowed| *allowed >= reached)
+                .await;
         }
     }
 
@@ -99,6 +167,15 @@ impl Live {
     pub fn stop(&self, reason: &str) {
         self.stopped.lock().get_or_insert_with(|| reason.to_owned());
         self.stop.store(true, Ordering::SeqCst);
+        self.ending.notify_waiters();
+    }
+
+    /// Waits until the run is to end early.
+    pub(crate) async fn ending(&self) {
+        let ending = self.ending.notified();
+        if !self.is_stopped() {
+            ending.await;
+        }
     }
 
     fn is_stopped(&self) -> bool {
@@ -132,21 +209,21 @@ impl Live {
         self.errors.lock().clone()
     }
 
-    /// The key with most operations and its share, among those that are counted.
+    /// The target with most operations, among those that are counted, and its share of all operations.
     pub(crate) fn hottest(&self) -> Option<(u64, f64)> {
         let hits = self.hits.iter().map(|hits| hits.load(Ordering::Relaxed));
-        let total: u64 = hits.clone().sum();
-        let (key, most) = hits.enumerate().max_by_key(|(_, hits)| *hits)?;
-        (total > 0).then(|| (key as u64, most as f64 / total as f64))
+        let all = self.done.load(Ordering::Relaxed);
+        let (target, most) = hits.enumerate().max_by_key(|(_, hits)| *hits)?;
+        (most > 0).then(|| (target as u64, most as f64 / all as f64))
     }
 
-    fn record(&self, client: usize, key: u64, took: Duration, outcome: &redstart::Result<()>) {
+    fn record(&self, client: usize, target: u64, took: Duration, outcome: &redstart::Result<()>) {
         let histogram = match outcome {
             Ok(()) => &self.shards[client % SHARDS],
             Err(_) => &self.failures,
         };
         histogram.lock().saturating_record(nanos(took));
-        if let Some(hits) = self.hits.get(key as usize) {
+        if let Some(hits) = self.hits.get(target as usize) {
             hits.fetch_add(1, Ordering::Relaxed);
         }
         if let Err(error) = outcome {
@@ -197,12 +274,17 @@ pub(crate) struct Driven {
     pub(crate) dropped: u64,
     /// CPU time of this process, if the system tells.
     pub(crate) cpu: Option<Duration>,
+    /// The share of the time in which the busiest thread of this process ran or waited for a core, if the system tells.
+    pub(crate) busiest: Option<f64>,
 }
 
 struct Shared {
     workload: Arc<dyn AnyWorkload>,
     settings: Settings,
     writes: f64,
+    /// Keys that operations choose from.
+    keys: u64,
+    cap: Option<Arc<RateCap>>,
     live: Arc<Live>,
     tickets: AtomicU64,
     /// The number of the first operation.
@@ -212,12 +294,22 @@ struct Shared {
     end: Option<Instant>,
 }
 
+/// What settings do not say of a load.
+pub(crate) struct Load {
+    /// The share of writes.
+    pub(crate) writes: f64,
+    /// Keys that operations choose from.
+    pub(crate) keys: u64,
+    /// The number of the first operation.
+    pub(crate) base: u64,
+    pub(crate) cap: Option<Arc<RateCap>>,
+}
+
 /// Applies the load until its end.
 pub(crate) async fn drive(
     workload: Arc<dyn AnyWorkload>,
     settings: &Settings,
-    writes: f64,
-    base: u64,
+    load: Load,
     live: &Arc<Live>,
 ) -> Driven {
     let start = Instant::now();
@@ -228,14 +320,16 @@ pub(crate) async fn drive(
     let shared = Arc::new(Shared {
         workload,
         settings: settings.clone(),
-        writes,
+        writes: load.writes,
+        keys: load.keys,
+        cap: load.cap,
         live: live.clone(),
         tickets: AtomicU64::new(0),
-        base,
+        base: load.base,
         start,
         end,
     });
-    let cpu = process_cpu();
+    let (cpu, threads) = (process_cpu(), Threads::now());
     let mut clients = JoinSet::new();
     for client in 0..settings.pace.clients() {
         clients.spawn(run_client(client, shared.clone()));
@@ -243,11 +337,14 @@ pub(crate) async fn drive(
     let slices = slice(&shared, &mut clients).await;
     let took = start.elapsed();
     let used = process_cpu().zip(cpu).map(|(after, before)| after - before);
+    let busiest = threads.zip(Threads::now());
+    let busiest = busiest.and_then(|(before, after)| after.busiest_since(&before, took));
     Driven {
         took,
         slices,
         dropped: drop_late(&shared),
         cpu: used,
+        busiest,
     }
 }
 
@@ -289,7 +386,7 @@ async fn slice(shared: &Shared, clients: &mut JoinSet<()>) -> Vec<f64> {
 async fn run_client(client: usize, shared: Arc<Shared>) {
     let settings = &shared.settings;
     let seed = settings.seed ^ (client as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut choice = KeyChoice::new(settings.keys, settings.spread, seed);
+    let mut choice = KeyChoice::new(shared.keys, settings.spread, seed);
     let mut count = 0u64;
     // Whether the run is over is seen by the clock that was read last: reading it is a good part of what the loop costs.
     let mut now = Instant::now();
@@ -304,7 +401,8 @@ async fn run_client(client: usize, shared: Arc<Shared>) {
         let outcome = shared.workload.operate(op).await;
         now = Instant::now();
         let took = now.saturating_duration_since(due);
-        shared.live.record(client, op.key, took, &outcome);
+        let target = shared.workload.target(&op);
+        shared.live.record(client, target, took, &outcome);
         count += 1;
         // An operation of the embedded engine never waits, and others must get their turn.
         if count.is_multiple_of(32) {
@@ -333,37 +431,36 @@ async fn next(shared: &Shared, now: Instant) -> Option<(u64, Instant)> {
     {
         return None;
     }
-    let Some(due) = due(shared, ticket) else {
-        return Some((ticket, Instant::now()));
+    let due = due(shared, ticket);
+    if due.zip(shared.end).is_some_and(|(due, end)| due >= end) {
+        return None;
+    }
+    if let Some(due) = due
+        && Instant::now() < due
+    {
+        tokio::time::sleep_until(due.into()).await;
+        if shared.live.is_stopped() {
+            return None;
+        }
+        let late = nanos(due.elapsed());
+        shared.live.lateness.lock().saturating_record(late);
+    }
+    let Some(cap) = &shared.cap else {
+        return Some((ticket, due.unwrap_or_else(Instant::now)));
     };
-    if shared.end.is_some_and(|end| due >= end) {
-        return None;
-    }
-    let now = Instant::now();
-    let open = matches!(shared.settings.pace, Pace::Open { .. });
-    if now >= due {
-        return Some((ticket, if open { due } else { now }));
-    }
-    tokio::time::sleep_until(due.into()).await;
-    if shared.live.is_stopped() {
-        return None;
-    }
-    let woken = Instant::now();
-    if !open {
-        return Some((ticket, woken));
-    }
-    let late = nanos(woken - due);
-    shared.live.lateness.lock().saturating_record(late);
-    Some((ticket, due))
+    let turn = cap.wait().await;
+    let over = due.is_none() && shared.end.is_some_and(|end| turn >= end);
+    (!over && !shared.live.is_stopped()).then(|| (ticket, due.unwrap_or(turn)))
 }
 
-/// When an operation is due, if anything says so.
+/// When an operation of an open loop is due.
 fn due(shared: &Shared, ticket: u64) -> Option<Instant> {
-    let rate = match (shared.settings.pace, shared.settings.max_rate) {
-        (Pace::Open { rate, .. }, max) => rate.min(max.unwrap_or(f64::INFINITY)),
-        (Pace::Closed { .. }, max) => max?,
-    };
-    Some(shared.start + Duration::from_secs_f64(ticket as f64 / rate))
+    match shared.settings.pace {
+        Pace::Open { rate, .. } => {
+            Some(shared.start + Duration::from_secs_f64(ticket as f64 / rate))
+        }
+        Pace::Closed { .. } => None,
+    }
 }
 
 /// Operations of an open loop that were due and never began are counted with the time that they have waited: they would
@@ -405,4 +502,43 @@ pub(crate) fn process_cpu() -> Option<Duration> {
 #[cfg(not(unix))]
 pub(crate) fn process_cpu() -> Option<Duration> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_the_hottest_is_one_of_all_operations() {
+        let live = Live::new();
+        for key in 0..1_000_000 {
+            live.record(0, key, Duration::from_micros(1), &Ok(()));
+        }
+        let (_, share) = live.hottest().unwrap();
+        assert!((share - 1e-6).abs() < 1e-9, "{share}");
+        for _ in 0..1_000_000 {
+            live.record(0, 7, Duration::from_micros(1), &Ok(()));
+        }
+        let (hottest, share) = live.hottest().unwrap();
+        assert_eq!((hottest, (share * 1000.0).round()), (7, 500.0));
+    }
+
+    #[tokio::test]
+    async fn a_run_in_stages_waits_at_the_end_of_each() {
+        let live = Arc::new(Live::in_stages());
+        let run = tokio::spawn({
+            let live = live.clone();
+            async move {
+                for _ in Live::STAGES {
+                    live.stage().await;
+                }
+            }
+        });
+        for stage in 1..=Live::STAGES.len() {
+            live.reached(stage).await;
+            assert!(!run.is_finished());
+            live.go_on();
+        }
+        run.await.unwrap();
+    }
 }

@@ -21,8 +21,8 @@ pub(crate) struct Footprint {
     /// Slots that have keys, and the slot with most of them.
     pub(crate) slots: u64,
     pub(crate) fullest_slot: Option<(u16, u64)>,
-    /// The key of an entity, if one was asked for and found.
-    pub(crate) entity: Option<String>,
+    /// The shortest key with the mark that was asked for.
+    pub(crate) marked: Option<String>,
 }
 
 /// The keys of a namespace.
@@ -33,15 +33,25 @@ async fn keys(store: &Store, namespace: &str) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// Measures the keys of a namespace. `entity` is the tag of an entity whose key is wanted.
-pub(crate) async fn measure(store: &Store, namespace: &str, entity: &str) -> Result<Footprint> {
+/// Measures the keys of a namespace. `mark` is the tag of a key that is wanted, as in `{e7}`, or its end.
+pub(crate) async fn measure(
+    store: &Store,
+    namespace: &str,
+    mark: Option<&str>,
+) -> Result<Footprint> {
     let keys = keys(store, namespace).await?;
     let mut found = Footprint {
         keys: keys.len() as u64,
         ..Footprint::default()
     };
-    let tag = format!("{{{entity}}}");
-    found.entity = keys.iter().find(|key| key.contains(&tag)).cloned();
+    if let Some(mark) = mark {
+        let has = |key: &&String| match mark.starts_with('{') {
+            true => key.contains(mark),
+            false => key.ends_with(mark),
+        };
+        let shortest = keys.iter().filter(has).min_by_key(|key| (key.len(), *key));
+        found.marked = shortest.cloned();
+    }
     let mut slots = std::collections::HashMap::<u16, u64>::new();
     for key in &keys {
         *slots.entry(slot(key.as_bytes())).or_default() += 1;
@@ -103,7 +113,8 @@ pub async fn sweep(store: &Store, namespace: &str) -> Result<()> {
             }
             store.pipeline::<()>(pipeline.ignore_errors()).await?;
         }
-        if round > 0 {
+        // What a pattern does in the background may write once more.
+        if !keys.is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

@@ -66,9 +66,18 @@ fn rates(reports: &[Report]) -> String {
 
 fn table(reports: &[Report]) -> String {
     let mut table = "<table><tr><th>pattern<th>op/s<th>p50 µs<th>p99 µs<th>p99.9 µs<th>max µs<th>server µs/op<th>bytes/entity<th>errors<th>invariant".to_owned();
-    for report in reports {
+    // The same on another store follows it.
+    let rows = reports.iter().flat_map(|report| {
+        let against = report.against.as_deref().map(|other| (other, true));
+        std::iter::once((report, false)).chain(against)
+    });
+    for (report, is_other) in rows {
         let number =
             |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1}"));
+        let name = match is_other {
+            true => format!("… on {}", report.server),
+            false => report.pattern.clone(),
+        };
         let (class, word) = match (report.held, &report.broken) {
             (true, _) => ("held", "held"),
             (false, Some(_)) => ("broken", "broken"),
@@ -77,7 +86,7 @@ fn table(reports: &[Report]) -> String {
         let _ = write!(
             table,
             "<tr><td>{}<td>{:.0}<td>{:.0}<td>{:.0}<td>{:.0}<td>{:.0}<td>{}<td>{}<td>{}<td class=\"{class}\">{word}",
-            escape(&report.pattern),
+            escape(&name),
             report.ops_per_second,
             report.p50_us,
             report.p99_us,
@@ -127,7 +136,24 @@ fn pattern(report: &Report) -> String {
             escape(&naive.harm)
         );
     }
+    if let Some(hottest) = &report.hottest {
+        let key = match (&hottest.key, hottest.slot) {
+            (Some(key), Some(slot)) => format!("{key} in slot {slot}"),
+            _ => format!("entity {}", hottest.entity),
+        };
+        let _ = write!(
+            section,
+            "<br>Hottest: {} with {:.1} % of the operations",
+            escape(&key),
+            hottest.share * 100.0
+        );
+    }
+    if !report.limited_by.is_empty() {
+        let _ = write!(section, "<br>Limited by: {}", escape(&report.limited_by));
+    }
     section.push_str("</p>");
+    section.push_str(&commands(report));
+    section.push_str(&ramp(report));
     // Each further nine of the quantile is one step to the right.
     let quantiles = report
         .quantiles
@@ -147,6 +173,56 @@ fn pattern(report: &Report) -> String {
         format!("{y:.0}")
     }));
     section
+}
+
+/// What the server spent on each command.
+fn commands(report: &Report) -> String {
+    if report.commands.is_empty() {
+        return String::new();
+    }
+    let mut table = "<table><tr><th>command<th>per operation<th>µs each".to_owned();
+    for cost in &report.commands {
+        let _ = write!(
+            table,
+            "<tr><td>{}<td>{:.2}<td>{:.2}",
+            escape(&cost.command),
+            cost.calls_per_op,
+            cost.us_per_call
+        );
+    }
+    table.push_str("</table>");
+    table
+}
+
+/// The steps of a ramp, with its knee.
+fn ramp(report: &Report) -> String {
+    if report.ramp.is_empty() {
+        return String::new();
+    }
+    let mut table = "<table><tr><th>load<th>op/s<th>p99 µs<th>".to_owned();
+    for step in &report.ramp {
+        let at_knee = report
+            .knee
+            .as_ref()
+            .is_some_and(|knee| knee.load == step.load);
+        let _ = write!(
+            table,
+            "<tr><td>{:.0}<td>{:.0}<td>{:.0}<td>{}",
+            step.load,
+            step.ops_per_second,
+            step.p99_us,
+            if at_knee { "knee" } else { "" }
+        );
+    }
+    table.push_str("</table>");
+    let steps = report.ramp.iter();
+    let points: Vec<(f64, f64)> = steps
+        .map(|step| (step.load.log2(), step.ops_per_second))
+        .collect();
+    table
+        + &line("operations per second by load", &points, |y| {
+            format!("{y:.0}")
+        })
 }
 
 /// A line chart with the lowest and the highest value as its labels.
@@ -181,6 +257,7 @@ fn line(title: &str, points: &[(f64, f64)], label: impl Fn(f64) -> String) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{CommandCost, Hottest, RampStep};
 
     #[test]
     fn a_page_has_every_pattern_and_escapes_what_it_shows() {
@@ -191,9 +268,46 @@ mod tests {
             ops_per_second: 1234.0,
             quantiles: vec![(0.0, 1.0), (0.5, 10.0), (0.99, 100.0), (1.0, 1000.0)],
             slices: vec![1.0, 2.0, 3.0],
+            commands: vec![CommandCost {
+                command: "evalsha".to_owned(),
+                calls_per_op: 2.5,
+                us_per_call: 7.25,
+            }],
+            hottest: Some(Hottest {
+                entity: 3,
+                share: 0.25,
+                key: Some("mutex:{e<3>}".to_owned()),
+                slot: Some(77),
+            }),
+            against: Some(Box::new(Report {
+                server: "valkey 9".to_owned(),
+                ops_per_second: 4321.0,
+                ..Report::default()
+            })),
             ..Report::default()
         };
+        let step = |load, rate| RampStep {
+            load,
+            ops_per_second: rate,
+            p99_us: 12.0,
+        };
+        let ramped = Report {
+            ramp: vec![step(1.0, 100.0), step(2.0, 150.0)],
+            knee: Some(step(2.0, 150.0)),
+            ..Report::default()
+        };
+        let page = html("a & b", &[ramped]);
+        assert!(
+            page.contains("<td>150<td>12<td>knee") && page.contains("by load"),
+            "{page}"
+        );
         let page = html("a & b", &[report]);
+        assert!(page.contains("on valkey 9<td>4321"), "{page}");
+        assert!(page.contains("<td>evalsha<td>2.50<td>7.25"), "{page}");
+        assert!(
+            page.contains("mutex:{e&lt;3&gt;} in slot 77 with 25.0 %"),
+            "{page}"
+        );
         assert!(page.contains("a &lt; b") && page.contains("2 &gt; 1 &amp; more"));
         assert!(page.contains("1234") && page.matches("<svg").count() == 3);
         assert!(!page.contains("<script"));

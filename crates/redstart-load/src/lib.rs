@@ -28,7 +28,9 @@
 //! settings.rs    how a pattern is put under load: closed or open loop, keys, payload, caps
 //! key_choice.rs  uniform, Zipf, one hot key
 //! workload.rs    what an operation of a pattern is and what must hold; workload/<family>.rs
+//! cap.rs         the highest rate and the most memory of a run
 //! drive.rs       the loop that applies the load, and latency without coordinated omission
+//! thread.rs      how busy the threads of this process are
 //! server.rs      INFO of every server: CPU, commands, memory, round trips
 //! footprint.rs   memory and slots of a run's keys, and their removal
 //! run.rs         one pattern from the first key to the last; the ramp
@@ -43,6 +45,7 @@
 
 mod address;
 mod baseline;
+mod cap;
 pub mod capacity;
 mod drive;
 mod error;
@@ -54,6 +57,7 @@ mod report;
 mod run;
 mod server;
 mod settings;
+mod thread;
 mod workload;
 
 pub use address::{is_loopback, without_credentials};

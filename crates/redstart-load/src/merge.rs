@@ -1,12 +1,15 @@
 //! The reports of several processes as one.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 
-use crate::Report;
+use crate::{Report, report::CommandCost};
 
 /// Puts the reports of processes that put load on one server at the same time together: rates add up, latencies are those of
 /// all operations, and what the server spent, which each process saw whole, is divided by all operations. `None` if
-/// there are none. The reports need their [histograms](Report::histogram).
+/// there are none. The reports need their [histograms](Report::histogram), and the runs must have been
+/// [in stages](crate::Live::in_stages).
 pub fn merge(reports: Vec<Report>) -> Option<Report> {
     let operations: u64 = reports.iter().map(|report| report.operations).sum();
     let all = (operations as f64).max(1.0);
@@ -39,6 +42,37 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
         .iter()
         .filter_map(|report| Some(report.client_us_per_op? * report.operations as f64))
         .sum();
+    let most = |of: fn(&Report) -> Option<f64>| reports.iter().filter_map(of).reduce(f64::max);
+    let (client_busy, server_busy) = (
+        most(|report| report.client_busy),
+        most(|report| report.server_busy),
+    );
+    let (failed_p50_us, failed_p99_us, timer_p99_us) = (
+        most(|report| report.failed_p50_us),
+        most(|report| report.failed_p99_us),
+        most(|report| report.timer_p99_us),
+    );
+    let commands = commands(&reports, all);
+    // Each process has keys of its own, so the hottest of all is that of one of them.
+    let load = |report: &&Report| {
+        let share = report.hottest.as_ref().map_or(0.0, |hottest| hottest.share);
+        share * report.operations as f64
+    };
+    let hottest = reports.iter().max_by(|a, b| load(a).total_cmp(&load(b)));
+    let hottest = hottest.and_then(|report| {
+        let mut hottest = report.hottest.clone()?;
+        hottest.share = load(&report) / all;
+        Some(hottest)
+    });
+    let largest = reports
+        .iter()
+        .filter_map(|report| report.largest_key.as_ref());
+    let largest_key = largest.max_by_key(|key| key.bytes).cloned();
+    let figures: Vec<&str> = reports
+        .iter()
+        .filter_map(|report| report.figure.as_deref())
+        .collect();
+    let figure = (!figures.is_empty()).then(|| figures.join("; "));
     let sum = |of: fn(&Report) -> f64| reports.iter().map(of).sum::<f64>();
     let mut report = Report {
         operations,
@@ -56,6 +90,23 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
             .filter_map(|report| report.rate)
             .reduce(|sum, rate| sum + rate),
         stopped: reports.iter().find_map(|report| report.stopped.clone()),
+        max_rate: reports
+            .iter()
+            .filter_map(|report| report.max_rate)
+            .reduce(|sum, rate| sum + rate),
+        seconds: reports
+            .iter()
+            .map(|report| report.seconds)
+            .fold(0.0, f64::max),
+        client_busy,
+        server_busy,
+        failed_p50_us,
+        failed_p99_us,
+        timer_p99_us,
+        commands,
+        hottest,
+        largest_key,
+        figure,
         interval: None,
         slices: Vec::new(),
         histogram: Vec::new(),
@@ -76,7 +127,32 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
     report.client_us_per_op = Some(own / all);
     report.errors = errors;
     report.processes = processes;
+    report.limited_by = report.limit().to_owned();
     Some(report)
+}
+
+/// What the server spent on each command. Every process saw all calls; each lists only those that cost most.
+fn commands(reports: &[Report], all: f64) -> Vec<CommandCost> {
+    // Calls and microseconds, and how many processes saw them.
+    let mut seen = BTreeMap::<&str, (f64, f64, f64)>::new();
+    for report in reports {
+        for cost in &report.commands {
+            let calls = cost.calls_per_op * report.operations as f64;
+            let sum = seen.entry(&cost.command).or_default();
+            *sum = (sum.0 + calls, sum.1 + calls * cost.us_per_call, sum.2 + 1.0);
+        }
+    }
+    let mut costs: Vec<CommandCost> = seen
+        .into_iter()
+        .map(|(command, (calls, micros, processes))| CommandCost {
+            command: command.to_owned(),
+            calls_per_op: calls / processes / all,
+            us_per_call: micros / calls.max(1e-9),
+        })
+        .collect();
+    let spent = |cost: &CommandCost| cost.calls_per_op * cost.us_per_call;
+    costs.sort_by(|a, b| spent(b).total_cmp(&spent(a)));
+    costs
 }
 
 #[cfg(test)]
@@ -90,6 +166,15 @@ mod tests {
             ops_per_second: rate,
             histogram: vec![(nanos, 100)],
             server_us_per_op: Some(10.0),
+            // Each process saw the calls of both.
+            commands: vec![CommandCost {
+                command: "evalsha".to_owned(),
+                calls_per_op: 2.0,
+                us_per_call: 5.0,
+            }],
+            client_busy: Some(if held { 0.3 } else { 0.95 }),
+            server_busy: Some(0.5),
+            limited_by: "latency".to_owned(),
             held,
             ..Report::default()
         };
@@ -106,6 +191,10 @@ mod tests {
         assert!(merged.p50_us < 1.1 && merged.p99_us > 8900.0, "{merged:?}");
         // Each process saw the CPU of both: 1,000 µs for 200 operations.
         assert_eq!(merged.server_us_per_op, Some(5.0));
+        let calls = &merged.commands[0];
+        assert_eq!((calls.calls_per_op, calls.us_per_call), (1.0, 5.0));
+        // One of the processes had nothing to spare.
+        assert_eq!(merged.limited_by, "client");
         assert!(merge(Vec::new()).is_none());
     }
 }

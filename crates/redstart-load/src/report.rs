@@ -80,9 +80,15 @@ pub struct Report {
     /// The wanted rate of an open loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Entities that operations chose from.
+    /// The most operations per second that the settings allow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rate: Option<f64>,
+    /// Entities that operations chose from; 1 if all go to the same.
     #[serde(default)]
     pub keys: u64,
+    /// How many were asked for, if that is another number: a pattern that keeps a model of each entity has a highest number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys_wanted: Option<u64>,
     /// How they were chosen.
     #[serde(default)]
     pub spread: String,
@@ -118,7 +124,7 @@ pub struct Report {
     /// Keys of the run at its end.
     #[serde(default)]
     pub keys_used: u64,
-    /// The entity with most operations.
+    /// What most operations went to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hottest: Option<Hottest>,
     /// The largest key.
@@ -127,12 +133,26 @@ pub struct Report {
     /// Cluster slots that had keys.
     #[serde(default)]
     pub slots_used: u64,
+    /// The share of the time in which the busiest thread of this process ran or waited for a core; of several processes,
+    /// that of the busiest. `null` if the system does not tell.
+    #[serde(default)]
+    pub client_busy: Option<f64>,
+    /// The CPU time of the busiest server as a share of one core, with which it carries out commands. `null` if it does not
+    /// tell.
+    #[serde(default)]
+    pub server_busy: Option<f64>,
     /// What limits the rate: `client`, `server`, `rate`, `cap` (the highest rate of the settings) or `latency`.
     #[serde(default)]
     pub limited_by: String,
     /// The server and its version.
     #[serde(default)]
     pub server: String,
+    /// The day of the run.
+    #[serde(default)]
+    pub measured: String,
+    /// How this program was built: `optimised`, or `without optimisation`.
+    #[serde(default)]
+    pub build: String,
     /// Processes that applied the load.
     #[serde(default)]
     pub processes: usize,
@@ -171,15 +191,16 @@ pub struct CommandCost {
     pub us_per_call: f64,
 }
 
-/// The entity with most operations.
+/// What most operations went to: an entity, or the one key of a pattern whose operations all go to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Hottest {
-    /// Its number.
+    /// Its number; 0 if all operations go to the same.
     pub entity: u64,
     /// Its share of the operations.
     pub share: f64,
-    /// Its key without the namespace of the run, if it has one.
+    /// Its key without the namespace of the run; only the tag of its slot if it has no key at the end, as a queue that was
+    /// drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// The slot of that key.
@@ -234,6 +255,48 @@ pub struct RampStep {
     pub p99_us: f64,
 }
 
+/// Today.
+pub(crate) fn today() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
+}
+
+/// How this program was built.
+pub(crate) fn build() -> String {
+    match cfg!(debug_assertions) {
+        true => "without optimisation",
+        false => "optimised",
+    }
+    .to_owned()
+}
+
+/// From this share on a thread or a server has nothing to spare.
+const BUSY: f64 = 0.8;
+
+impl Report {
+    /// What keeps the rate from being higher: what was asked for, or whichever of the busiest thread of the client and
+    /// the busiest server has nothing to spare.
+    pub(crate) fn limit(&self) -> &'static str {
+        let reached =
+            |rate: Option<f64>| rate.is_some_and(|rate| self.ops_per_second >= 0.95 * rate);
+        let (client, server) = (
+            self.client_busy.unwrap_or(0.0),
+            self.server_busy.unwrap_or(0.0),
+        );
+        // Of an open loop the cap is no lower than its rate.
+        if self.rate.is_none() && reached(self.max_rate) {
+            "cap"
+        } else if reached(self.rate) {
+            "rate"
+        } else if self.server.starts_with("embedded") || (client > BUSY && client >= server) {
+            "client"
+        } else if server > BUSY {
+            "server"
+        } else {
+            "latency"
+        }
+    }
+}
+
 /// The 95 % interval of the median of slices, from their order.
 pub(crate) fn interval(slices: &[f64]) -> Option<[f64; 2]> {
     if slices.len() < 5 {
@@ -285,6 +348,36 @@ mod tests {
         ];
         assert_eq!(knee(&steps).map(|step| step.load), Some(8.0));
         assert!(knee(&[]).is_none());
+    }
+
+    #[test]
+    fn the_limit_is_whatever_has_nothing_to_spare() {
+        let limit = |client, server| {
+            let report = Report {
+                server: "redis 7.0.15".to_owned(),
+                ops_per_second: 1000.0,
+                client_busy: Some(client),
+                server_busy: Some(server),
+                ..Report::default()
+            };
+            report.limit()
+        };
+        assert_eq!(limit(0.95, 0.4), "client");
+        assert_eq!(limit(0.5, 0.9), "server");
+        assert_eq!(limit(0.5, 0.4), "latency");
+        let asked = |rate, max_rate| {
+            let report = Report {
+                ops_per_second: 1000.0,
+                client_busy: Some(1.0),
+                rate,
+                max_rate,
+                ..Report::default()
+            };
+            report.limit()
+        };
+        assert_eq!(asked(Some(1000.0), Some(1000.0)), "rate");
+        assert_eq!(asked(Some(5000.0), Some(5000.0)), "client");
+        assert_eq!(asked(None, Some(1000.0)), "cap");
     }
 
     #[test]

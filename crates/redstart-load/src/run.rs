@@ -6,10 +6,11 @@ use redstart::{Store, key::slot};
 
 use crate::{
     Live, Pace, Pattern, Settings,
-    drive::{Driven, drive},
+    cap::{Gate, MEMORY},
+    drive::{Driven, Load, drive},
     error::{Error, Result},
     footprint::{self, Footprint},
-    report::{CommandCost, Hottest, LargestKey, Report, interval},
+    report::{CommandCost, Hottest, LargestKey, Report, build, interval, today},
     server::{Figures, Idle, Servers},
     workload::{AnyWorkload, Bed, Op},
 };
@@ -68,13 +69,7 @@ pub async fn run_on(
     settings.check()?;
     let servers = Arc::new(Box::pin(Servers::open(store)).await?);
     let namespace = format!("{namespace}-{}", pattern.name().replace('_', "-"));
-    let bed = Bed {
-        store: store.clone(),
-        namespace: namespace.clone(),
-        keys: settings.keys,
-        clients: settings.pace.clients(),
-        payload: settings.payload,
-    };
+    let bed = Bed::new(store, &namespace, settings, Gate::new(settings, live));
     // Boxed: futures of scripts are deep, and those who await this one have futures of their own.
     let measured = Box::pin(measure(&servers, &bed, pattern, settings, live)).await;
     let swept = Box::pin(footprint::sweep(store, &namespace)).await;
@@ -91,36 +86,60 @@ async fn measure(
     live: &Arc<Live>,
 ) -> Result<Report> {
     let writes = settings.writes.unwrap_or(pattern.default_writes());
-    let workload: Arc<dyn AnyWorkload> = Arc::from(pattern.open(bed).await?);
-    let trips = calibrate(servers, &*workload, bed, writes).await;
     let memory = servers.memory().await.unwrap_or(0);
-    let guard = watch_memory(servers.clone(), live.clone(), memory, settings.max_memory);
-    let idle = watch_idle(servers, settings.idle).await;
-    let before = servers.figures().await;
-    let driven = drive(workload.clone(), settings, writes, CALIBRATION, live).await;
-    let mut figures = servers.figures().await.since(&before);
-    guard.abort();
-    figures.without(&idle, driven.took);
-    if !workload.uses_store() {
-        figures = Figures::default();
-    }
+    let guard = MemoryGuard::start(servers.clone(), live.clone(), memory, settings.max_memory);
+    let opened = tokio::select! {
+        biased;
+        () = live.ending() => None,
+        opened = pattern.open(bed) => Some(opened?),
+    };
     let mut report = Report {
         pattern: pattern.name().to_owned(),
         invariant: pattern.invariant().to_owned(),
         entity: pattern.entity().to_owned(),
         writes,
-        round_trips_per_op: trips.filter(|_| workload.uses_store()),
         server: servers.version().await,
+        measured: today(),
+        build: build(),
         processes: 1,
         ..Report::default()
     };
-    speed(&mut report, settings, live, &driven);
-    cost(&mut report, bed, settings, &figures, &driven, servers.len());
+    asked(&mut report, settings, bed);
+    let Some(opened) = opened else {
+        report.stopped = live.stopped();
+        let why = report.stopped.as_deref().unwrap_or_default();
+        report.unchecked = Some(format!("the run ended before the load began: {why}"));
+        return Ok(report);
+    };
+    let workload: Arc<dyn AnyWorkload> = Arc::from(opened);
+    live.stage().await;
+    let quiet = guard.quiet().await;
+    report.round_trips_per_op = calibrate(servers, &*workload, bed, writes).await;
+    drop(quiet);
+    live.stage().await;
+    let idle = watch_idle(servers, settings.idle).await;
+    live.stage().await;
+    let before = servers.figures().await;
+    let load = Load {
+        writes,
+        keys: bed.chosen(),
+        base: CALIBRATION,
+        cap: bed.gate.rate(),
+    };
+    let driven = drive(workload.clone(), settings, load, live).await;
+    // What the servers spent is that of all who put load on them, so all have to be done.
+    live.stage().await;
+    let mut figures = servers.figures().await.since(&before);
+    drop(guard);
+    figures.without(&idle, driven.took);
+    speed(&mut report, live, &driven);
+    cost(&mut report, bed, &figures, &driven);
     let checked = tokio::time::timeout(PATIENCE, workload.finish()).await;
     verdict(&mut report, &*workload, checked);
-    let entity = report.hottest.as_ref().map_or(0, |hottest| hottest.entity);
-    let print = footprint::measure(&bed.store, &bed.namespace, &format!("e{entity}")).await?;
-    size(&mut report, &*workload, bed, &print);
+    let target = report.hottest.as_ref().map(|hottest| hottest.entity);
+    let mark = target.and_then(|target| workload.mark(target));
+    let print = footprint::measure(&bed.store, &bed.namespace, mark.as_deref()).await?;
+    size(&mut report, &*workload, bed, &print, mark);
     Ok(report)
 }
 
@@ -167,26 +186,62 @@ async fn calibrate(
     Some(reads.saturating_sub(own) as f64 / operations)
 }
 
-/// Stops the run when the server's memory has grown too much.
-fn watch_memory(
-    servers: Arc<Servers>,
-    live: Arc<Live>,
-    before: u64,
-    most: u64,
-) -> tokio::task::AbortHandle {
-    let task = tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(Duration::from_millis(250)).await;
-            if servers.memory().await.unwrap_or(0) > before.saturating_add(most) {
-                live.stop("the cap on memory was reached");
-                return;
-            }
-        }
-    });
-    task.abort_handle()
+/// Stops the run when the server's memory has grown too much; until it is dropped.
+struct MemoryGuard {
+    task: tokio::task::AbortHandle,
+    asking: Arc<tokio::sync::Mutex<()>>,
 }
 
-fn speed(report: &mut Report, settings: &Settings, live: &Live, driven: &Driven) {
+impl MemoryGuard {
+    fn start(servers: Arc<Servers>, live: Arc<Live>, before: u64, most: u64) -> Self {
+        let asking = Arc::new(tokio::sync::Mutex::new(()));
+        let turn = asking.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(250)).await;
+                let _asking = turn.lock().await;
+                if servers.memory().await.unwrap_or(0) > before.saturating_add(most) {
+                    live.stop(MEMORY);
+                    return;
+                }
+            }
+        });
+        Self {
+            task: task.abort_handle(),
+            asking,
+        }
+    }
+
+    /// Asks nothing while what it returns is kept: its requests would be counted.
+    async fn quiet(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.asking.lock().await
+    }
+}
+
+impl Drop for MemoryGuard {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What was asked for, and what of it was not possible.
+fn asked(report: &mut Report, settings: &Settings, bed: &Bed) {
+    report.clients = settings.pace.clients();
+    report.keys = bed.chosen();
+    report.keys_wanted = Some(settings.keys).filter(|wanted| *wanted != report.keys);
+    report.spread = settings.spread.to_string();
+    report.payload = settings.payload;
+    report.max_rate = settings.max_rate;
+    match settings.pace {
+        Pace::Closed { .. } => report.pace = "closed".to_owned(),
+        Pace::Open { rate, .. } => {
+            report.pace = "open".to_owned();
+            report.rate = Some(rate);
+        }
+    }
+}
+
+fn speed(report: &mut Report, live: &Live, driven: &Driven) {
     let histogram = live.histogram();
     let micros = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
     let progress = live.progress();
@@ -219,17 +274,6 @@ fn speed(report: &mut Report, settings: &Settings, live: &Live, driven: &Driven)
     report.errors = live.errors();
     report.dropped = driven.dropped;
     report.stopped = live.stopped();
-    report.clients = settings.pace.clients();
-    report.keys = settings.keys;
-    report.spread = settings.spread.to_string();
-    report.payload = settings.payload;
-    match settings.pace {
-        Pace::Closed { .. } => report.pace = "closed".to_owned(),
-        Pace::Open { rate, .. } => {
-            report.pace = "open".to_owned();
-            report.rate = Some(rate);
-        }
-    }
     if let Some((entity, share)) = live.hottest() {
         report.hottest = Some(Hottest {
             entity,
@@ -240,14 +284,7 @@ fn speed(report: &mut Report, settings: &Settings, live: &Live, driven: &Driven)
     }
 }
 
-fn cost(
-    report: &mut Report,
-    bed: &Bed,
-    settings: &Settings,
-    figures: &Figures,
-    driven: &Driven,
-    servers: usize,
-) {
+fn cost(report: &mut Report, bed: &Bed, figures: &Figures, driven: &Driven) {
     let operations = (report.operations as f64).max(1.0);
     let own = driven.cpu.map(|cpu| cpu.as_secs_f64() * 1e6);
     report.client_us_per_op = own.map(|micros| micros / operations);
@@ -276,38 +313,14 @@ fn cost(
             us_per_call: *micros as f64 / (*calls).max(1) as f64,
         })
         .collect();
-    report.limited_by = match settings.max_rate {
-        // Of an open loop the cap is no lower than its rate.
-        Some(cap) if report.rate.is_none() && report.ops_per_second >= 0.95 * cap => "cap",
-        _ => limit(report, bed, figures, own, driven.took, servers),
-    }
-    .to_owned();
-}
-
-/// What keeps the rate from being higher.
-fn limit(
-    report: &Report,
-    bed: &Bed,
-    figures: &Figures,
-    own: Option<f64>,
-    took: Duration,
-    servers: usize,
-) -> &'static str {
-    let micros = took.as_secs_f64() * 1e6;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // A server carries out commands in one thread; this process has all cores, less what a local server takes.
-    let server = figures.cpu_us.unwrap_or(0.0) / micros / servers.max(1) as f64;
-    let client = own.unwrap_or(0.0) / micros / cores as f64;
-    let wanted = report.rate.unwrap_or(f64::INFINITY);
-    if report.ops_per_second >= 0.95 * wanted {
-        "rate"
-    } else if bed.store.is_embedded() || (client > 0.6 && client > server) {
-        "client"
-    } else if server > 0.8 {
-        "server"
-    } else {
-        "latency"
-    }
+    let micros = (driven.took.as_secs_f64() * 1e6).max(1.0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    // Where the system does not tell what each thread does, all of them are taken to do the same.
+    report.client_busy = driven.busiest.or(own.map(|own| own / micros / cores));
+    // A server carries out commands in one thread.
+    let nodes = figures.cpu_of_nodes.iter().copied();
+    report.server_busy = nodes.reduce(f64::max).map(|most| most / micros);
+    report.limited_by = report.limit().to_owned();
 }
 
 type Checked = std::result::Result<redstart::Result<()>, tokio::time::error::Elapsed>;
@@ -333,7 +346,13 @@ fn verdict(report: &mut Report, workload: &dyn AnyWorkload, checked: Checked) {
     report.held = report.broken.is_none() && report.unchecked.is_none();
 }
 
-fn size(report: &mut Report, workload: &dyn AnyWorkload, bed: &Bed, print: &Footprint) {
+fn size(
+    report: &mut Report,
+    workload: &dyn AnyWorkload,
+    bed: &Bed,
+    print: &Footprint,
+    mark: Option<String>,
+) {
     report.entities = workload.entities();
     report.keys_used = print.keys;
     report.slots_used = print.slots;
@@ -346,9 +365,12 @@ fn size(report: &mut Report, workload: &dyn AnyWorkload, bed: &Bed, print: &Foot
         bytes: *bytes,
         slot: slot(key.as_bytes()),
     });
-    if let (Some(hottest), Some(key)) = (&mut report.hottest, &print.entity) {
-        hottest.key = Some(short(key));
+    // A queue that was drained and a channel have no key at the end; they have a slot.
+    let tag = mark.filter(|mark| mark.ends_with('}'));
+    let key = print.marked.as_deref().map(short).or(tag);
+    if let (Some(hottest), Some(key)) = (&mut report.hottest, key) {
         hottest.slot = Some(slot(key.as_bytes()));
+        hottest.key = Some(key);
     }
 }
 

@@ -40,6 +40,8 @@ impl Node {
 pub(crate) struct Figures {
     /// CPU time in microseconds; `None` if the server does not tell.
     pub(crate) cpu_us: Option<f64>,
+    /// The same of each server.
+    pub(crate) cpu_of_nodes: Vec<f64>,
     /// Calls and microseconds of each command.
     pub(crate) commands: BTreeMap<String, (u64, u64)>,
     pub(crate) memory: Option<u64>,
@@ -84,6 +86,7 @@ impl Servers {
         }
         if self.embedded {
             sum.cpu_us = None;
+            sum.cpu_of_nodes.clear();
             sum.reads = None;
         }
         sum
@@ -169,6 +172,7 @@ impl Figures {
         }
         if let Some(cpu) = cpu {
             *self.cpu_us.get_or_insert(0.0) += cpu;
+            self.cpu_of_nodes.push(cpu);
         }
     }
 
@@ -187,6 +191,12 @@ impl Figures {
                 .cpu_us
                 .zip(before.cpu_us)
                 .map(|(now, then)| (now - then).max(0.0)),
+            cpu_of_nodes: self
+                .cpu_of_nodes
+                .iter()
+                .zip(&before.cpu_of_nodes)
+                .map(|(now, then)| (now - then).max(0.0))
+                .collect(),
             commands: commands.filter(|(_, (calls, _))| *calls > 0).collect(),
             memory: self.memory,
             reads: self
@@ -305,7 +315,7 @@ mod tests {
         let mut after = Figures::default();
         after.add("used_cpu_sys:1.5\r\nused_cpu_user:2.5\r\ncmdstat_get:calls=9,usec=30,usec_per_call=3.3\r\n");
         let delta = after.since(&before);
-        assert_eq!(delta.cpu_us, Some(1e6));
+        assert_eq!((delta.cpu_us, delta.cpu_of_nodes), (Some(1e6), vec![1e6]));
         assert_eq!(delta.commands["get"], (4, 20));
         assert_eq!(delta.memory, None);
     }

@@ -59,12 +59,13 @@ pub struct Settings {
     pub payload: usize,
     /// The share of writes; the pattern's own if `None`.
     pub writes: Option<f64>,
-    /// The most operations per second, whatever the pace.
+    /// The most operations per second, whatever the pace, the writes that prepare a run included. What was due during a stall
+    /// is not sent on top of it.
     pub max_rate: Option<f64>,
     /// How long the server is watched without load before the run. What it spends then, on itself and on being watched, is
     /// subtracted from what the operations cost. Zero subtracts nothing.
     pub idle: Duration,
-    /// The run stops when the server's memory has grown by this many bytes.
+    /// The run stops when the server's memory has grown by this many bytes, or when its preparation has written as many.
     pub max_memory: u64,
     /// The same seed draws the same keys.
     pub seed: u64,

@@ -7,12 +7,17 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use redstart::{Result, Store};
+
+use crate::{Settings, cap::Gate};
 
 mod caching;
 mod counting;
@@ -39,12 +44,36 @@ pub(crate) struct Bed {
     pub(crate) clients: usize,
     /// Bytes of a value, where the pattern has values.
     pub(crate) payload: usize,
+    /// What every write of the preparation passes.
+    pub(crate) gate: Gate,
+    chosen: Arc<AtomicU64>,
 }
 
 impl Bed {
-    /// The number of entities, at most `most`, as an index: for models that keep something for each.
+    pub(crate) fn new(store: &Store, namespace: &str, settings: &Settings, gate: Gate) -> Self {
+        Self {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            keys: settings.keys,
+            clients: settings.pace.clients(),
+            payload: settings.payload,
+            gate,
+            // A workload that has entities says how many.
+            chosen: Arc::new(AtomicU64::new(1)),
+        }
+    }
+
+    /// The number of entities, at most `most`, as an index: for models that keep something for each. Operations choose from
+    /// that many.
     pub(crate) fn entities(&self, most: u64) -> usize {
-        self.keys.clamp(1, most) as usize
+        let entities = self.keys.clamp(1, most);
+        self.chosen.store(entities, Ordering::Relaxed);
+        entities as usize
+    }
+
+    /// How many entities operations choose from.
+    pub(crate) fn chosen(&self) -> u64 {
+        self.chosen.load(Ordering::Relaxed)
     }
 
     /// A value of the wanted size.
@@ -60,7 +89,7 @@ pub(crate) struct Op {
     pub(crate) client: usize,
     /// Counts the operations of the run.
     pub(crate) number: u64,
-    /// The chosen entity, below [`Bed::keys`].
+    /// The chosen entity, below [`Bed::chosen`].
     pub(crate) key: u64,
     /// Whether the mix of reads and writes says that this is a write.
     pub(crate) write: bool,
@@ -91,9 +120,14 @@ pub(crate) trait Workload: Send + Sync {
     /// How many entities the store holds now.
     fn entities(&self) -> u64;
 
-    /// Whether its operations go to the store of the run. If not, what that server spends is not theirs.
-    fn uses_store(&self) -> bool {
-        true
+    /// What an operation goes to, as a number: the entity, unless all operations go to the same key.
+    fn target(&self, op: &Op) -> u64 {
+        op.key
+    }
+
+    /// What the keys of a target have in common: their tag with its braces, or their end. Nothing where only the store knows.
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{e{target}}}"))
     }
 
     /// A figure that explains what the load did, such as "812 loads for 40,000 reads".
@@ -111,7 +145,8 @@ pub(crate) trait AnyWorkload: Send + Sync {
     fn finish(&self) -> Running<'_>;
     fn claims(&self) -> &Claims;
     fn entities(&self) -> u64;
-    fn uses_store(&self) -> bool;
+    fn target(&self, op: &Op) -> u64;
+    fn mark(&self, target: u64) -> Option<String>;
     fn figure(&self) -> Option<String>;
 }
 
@@ -132,8 +167,12 @@ impl<W: Workload> AnyWorkload for W {
         Workload::entities(self)
     }
 
-    fn uses_store(&self) -> bool {
-        Workload::uses_store(self)
+    fn target(&self, op: &Op) -> u64 {
+        Workload::target(self, op)
+    }
+
+    fn mark(&self, target: u64) -> Option<String> {
+        Workload::mark(self, target)
     }
 
     fn figure(&self) -> Option<String> {
@@ -283,6 +322,20 @@ macro_rules! patterns {
     };
 }
 use patterns;
+
+/// All operations of a workload go to one key, with this mark.
+macro_rules! one_target {
+    ($mark:literal) => {
+        fn target(&self, _: &crate::workload::Op) -> u64 {
+            0
+        }
+
+        fn mark(&self, _: u64) -> Option<String> {
+            Some($mark.to_owned())
+        }
+    };
+}
+use one_target;
 
 /// Every pattern, in the order of the tour.
 pub fn all() -> impl Iterator<Item = &'static Pattern> {

@@ -349,7 +349,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "capacity",
-        about: "a million entities of each kind, ten million of the small ones, against what the table of costs predicts",
+        about: "a million entities of each kind and ten million of four, as far as 2 GiB and as many requests go, against the table of costs",
         package: "redstart-load",
         test: "load",
         filter: "memory_o",

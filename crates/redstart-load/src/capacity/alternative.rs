@@ -14,6 +14,8 @@ pub struct Alternative {
     pub form: String,
     /// Bytes that it takes for the same need.
     pub bytes: f64,
+    /// How many shards it needs, if it has shards.
+    pub shards: Option<u64>,
     /// Where it is right, and where it stops being so.
     pub right: String,
 }
@@ -23,6 +25,7 @@ pub(super) fn alternatives(costs: &ServerCosts, need: &Need, limits: &Limits) ->
     match need.pattern.as_str() {
         "unique_visitors" => visitors(costs, need),
         "check_ins" => check_ins(costs, need),
+        "activity" => activity(costs, need),
         "leaderboard" => boards(costs, need, limits),
         "token_bucket" | "sliding_window" => limiters(costs, need),
         _ => Vec::new(),
@@ -34,6 +37,7 @@ fn alternative(need: &Need, form: &str, bytes: f64, right: String) -> Alternativ
         instead_of: need.pattern.clone(),
         form: form.to_owned(),
         bytes,
+        shards: None,
         right,
     }
 }
@@ -89,6 +93,45 @@ fn check_ins(costs: &ServerCosts, need: &Need) -> Vec<Alternative> {
     )]
 }
 
+/// One bitmap per day, or what takes less for few users, for counts alone, or for the days of one user.
+fn activity(costs: &ServerCosts, need: &Need) -> Vec<Alternative> {
+    let (days, users) = (need.entities, need.parameter.unwrap_or(0.0));
+    let mut found = Vec::new();
+    if let Some(sketch) = costs.entity("unique_visitors") {
+        let bytes = days * sketch.bytes(users);
+        let right = "counts a day with a standard error of 0.81 % and never says who came; ids may be any text";
+        found.push(alternative(
+            need,
+            "unique_visitors: a HyperLogLog per day",
+            bytes,
+            right.to_owned(),
+        ));
+    }
+    if let Some(month) = costs.entity("check_ins") {
+        let bytes = users * month.bytes(days);
+        let right = "a streak of one user is one read, and no day is a hot key; a count of a day reads every user";
+        found.push(alternative(
+            need,
+            "check_ins: a small bitmap per user",
+            bytes,
+            right.to_owned(),
+        ));
+    }
+    if let (Some(set), Some(bitmap)) = (costs.entity("visitor_set"), costs.entity("activity")) {
+        let of_all = bitmap.bytes(users) / set.bytes(users).max(1.0) * 100.0;
+        let right = format!(
+            "ids may be any text, and the members can be listed; smaller only if fewer than {of_all:.1} % of the users come in a day, shown for all"
+        );
+        found.push(alternative(
+            need,
+            "a set of ids per day",
+            days * set.bytes(users),
+            right,
+        ));
+    }
+    found
+}
+
 /// One board or shards.
 fn boards(costs: &ServerCosts, need: &Need, limits: &Limits) -> Vec<Alternative> {
     let (Some(one), Some(sharded)) = (
@@ -101,14 +144,19 @@ fn boards(costs: &ServerCosts, need: &Need, limits: &Limits) -> Vec<Alternative>
         1e6 * limits.cpu / cost.server_us_per_op.max(1e-9)
     });
     let members = limits.usable_memory() / one.bytes(0.0).max(1.0);
-    vec![alternative(
+    // Each shard is on one node at most: as many as one board would need nodes.
+    let shards = (need.ops / ops.max(1e-9)).max(need.entities / members.max(1e-9));
+    let shards = shards.ceil().max(1.0) as u64;
+    let mut board = alternative(
         need,
         "sharded_leaderboard",
         need.entities * sharded.bytes(0.0),
         format!(
-            "one board ends at {ops:.0} operations per second or {members:.0} members, which one node carries; a rank then asks every shard"
+            "one board ends at {ops:.0} operations per second or {members:.0} members, which one node carries: this needs {shards} shards; a rank then asks every shard"
         ),
-    )]
+    );
+    board.shards = Some(shards);
+    vec![board]
 }
 
 /// The limiters by their memory.

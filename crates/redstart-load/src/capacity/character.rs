@@ -11,8 +11,20 @@ pub enum Spreading {
     OneKey,
     /// By shards, whose number is a setting.
     ByShard,
-    /// Independent servers.
+    /// Independent servers, of which each has every key and carries every operation.
     Everywhere,
+}
+
+impl Spreading {
+    /// How it spreads, in words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::ByEntity => "a slot per entity",
+            Self::OneKey => "one key, on one node",
+            Self::ByShard => "by shards, a setting",
+            Self::Everywhere => "all of it on each of five servers",
+        }
+    }
 }
 
 /// What is hot in a pattern, how it spreads, and what limits it.
@@ -23,7 +35,7 @@ pub struct Character {
     pub pattern: &'static str,
     /// Its hottest key.
     pub hottest: &'static str,
-    /// How it spreads.
+    /// How it is spread over the nodes.
     pub spreading: Spreading,
     /// What limits it first.
     pub limit: &'static str,

@@ -14,7 +14,7 @@ use redstart::{
     key::Keys,
     limiting::{Algorithm, Limiter, Quota},
     location::{Places, Position},
-    locking::{FairMutex, FenceToken, FencedValues, LegacyLock, Mutex, RwLock, Semaphore},
+    locking::{FairMutex, FenceToken, FencedValues, Leader, LegacyLock, Mutex, RwLock, Semaphore},
     membership::Bloom,
     messaging::{
         EventStream, Job, JobContext, NotifySet, PriorityQueue, Queue, ReliableList, Ring, Verdict,
@@ -22,6 +22,7 @@ use redstart::{
     },
     ranking::{Leaderboard, Period, Policy, ShardedLeaderboard, WeightedChoice},
     redis,
+    resilience::{Breaker, CallWindow},
     sessions::{Sessions, Trail},
     social::Graph,
     storage::FixedArray,
@@ -372,6 +373,41 @@ pub fn fillings() -> Vec<Filling> {
                 if let Some(guard) = lock.try_lock().await? {
                     std::mem::forget(guard);
                 }
+            }
+        ),
+        filling!(
+            "leader",
+            "election with a leader",
+            None,
+            &[0],
+            1536,
+            |store, ns, value| (store, ns),
+            |it, n| {
+                let election = Leader::builder(&it.0, &it.1, &user(n)).ttl(LONG).build()?;
+                if let Some(leadership) = election.try_campaign().await? {
+                    std::mem::forget(leadership);
+                }
+            }
+        ),
+        filling!(
+            "circuit_breaker",
+            "circuit with its last 100 calls",
+            None,
+            &[0],
+            1536,
+            |store, ns, value| (store, ns),
+            |it, n| {
+                let breaker = Breaker::builder(&it.0, &it.1, &user(n))
+                    .window(CallWindow::Count(100))
+                    .failure_rate(0.9)
+                    .open_for(Duration::from_secs(86_400))
+                    .open()
+                    .await?;
+                for call in 0..100 {
+                    let outcome = if call % 4 == 0 { Err("down") } else { Ok(()) };
+                    let _ = breaker.call(async || outcome).await;
+                }
+                breaker.flush().await?;
             }
         ),
         filling!(
@@ -834,15 +870,16 @@ pub(super) const NOT_WEIGHED: &[(&str, &str)] = &[
         "the rows are those of `cache_aside`; a fence exists only during a write",
     ),
     ("redlock", "the key is that of `mutex`, on every server"),
-    (
-        "leader",
-        "two small keys per election, of which there are few",
-    ),
-    (
-        "circuit_breaker",
-        "the last calls of each circuit, of which there are few",
-    ),
     ("topic", "messages are not kept"),
+];
+
+/// Patterns whose entities are those of another kind.
+pub(super) const SAME: &[(&str, &str)] = &[
+    ("stampede_lease", "cache_aside"),
+    ("early_refresh", "cache_aside"),
+    ("cache_invalidation", "cache_aside"),
+    ("write_through", "cache_aside"),
+    ("redlock", "mutex"),
 ];
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ impl Wanted {
                     need.pattern
                 )));
             }
-            if need.entities > 0.0 && costs.entity(&need.pattern).is_none() {
+            if need.entities > 0.0 && costs.entity_of(&need.pattern).is_none() {
                 return Err(Error::config(format!(
                     "{} keeps nothing per entity that was measured; give only its ops",
                     need.pattern

@@ -1,6 +1,6 @@
 //! The page "Scale" of the documentation, made from what was measured.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{
     character::character,
@@ -163,17 +163,18 @@ fn entities(page: &mut String, table: &CostTable) {
 fn operations(page: &mut String, table: &CostTable) {
     page.push_str(
         "\n## Cost per operation, and what limits it\n\nRound trips, network and messages are those on Redis. A message \
-         goes to every process that listens. Connections are those beyond the shared ones, of which each process has a few.\n\n\
+         goes to every process that listens. Connections are those beyond the shared ones, of which each process has a few. \
+         Of `redlock` it is the cost of each of its five servers; on the embedded engine, of all five.\n\n\
          | pattern |",
     );
     for costs in &table.servers {
         let _ = write!(page, " {} µs |", costs.server);
     }
     page.push_str(
-        " round trips | network | messages | connections | hottest key | limited by |\n|---|",
+        " round trips | network | messages | connections | hottest key | spread | limited by |\n|---|",
     );
     page.push_str(&"---|".repeat(table.servers.len()));
-    page.push_str("---|---|---|---|---|---|\n");
+    page.push_str("---|---|---|---|---|---|---|\n");
     for pattern in crate::all() {
         let _ = write!(page, "| `{}` |", pattern.name());
         for costs in &table.servers {
@@ -192,12 +193,13 @@ fn operations(page: &mut String, table: &CostTable) {
         let known = character(pattern.name());
         let _ = writeln!(
             page,
-            " {:.1} | {} | {:.1} | {} | {} | {} |",
+            " {:.1} | {} | {:.1} | {} | {} | {} | {} |",
             of(|cost| cost.round_trips_per_op),
             bytes(of(|cost| cost.network_bytes_per_op)),
             of(|cost| cost.messages_per_op),
             known.map_or("", |known| known.connections),
             known.map_or("", |known| known.hottest),
+            known.map_or("", |known| known.spreading.text()),
             known.map_or("", |known| known.limit),
         );
     }
@@ -226,10 +228,29 @@ fn by_hand(page: &mut String, naive: &[Report]) {
     if let Some(report) = naive.first() {
         let _ = writeln!(
             page,
-            "\nOn {}, {} clients, {:.1} s each.",
-            report.server, report.clients, report.seconds
+            "\nOn {}, {} clients, {:.1} s each; {}.",
+            report.server,
+            report.clients,
+            report.seconds,
+            measured(naive)
         );
     }
+}
+
+/// The days and the builds of reports.
+fn measured(reports: &[Report]) -> String {
+    let all = |of: fn(&Report) -> &str| {
+        let found: BTreeSet<&str> = reports.iter().map(of).collect();
+        Vec::from_iter(found).join(", ")
+    };
+    if reports.iter().any(|report| report.measured.is_empty()) {
+        return "the day and the build were not recorded".to_owned();
+    }
+    format!(
+        "measured on {}, built {}",
+        all(|report| &report.measured),
+        all(|report| &report.build)
+    )
 }
 
 fn balance(page: &mut String) {
@@ -256,6 +277,22 @@ fn balance(page: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_brings_its_day_and_its_build() {
+        let report = |measured: &str, build: &str| Report {
+            measured: measured.to_owned(),
+            build: build.to_owned(),
+            ..Report::default()
+        };
+        let same = [
+            report("2027-01-01", "optimised"),
+            report("2027-01-01", "optimised"),
+        ];
+        assert_eq!(measured(&same), "measured on 2027-01-01, built optimised");
+        let old = [report("2027-01-01", "optimised"), report("", "")];
+        assert_eq!(measured(&old), "the day and the build were not recorded");
+    }
 
     #[test]
     fn the_page_of_the_documentation_is_the_one_that_the_command_writes() {

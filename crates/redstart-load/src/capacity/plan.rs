@@ -53,11 +53,11 @@ pub struct NeedCost {
     /// The need.
     #[serde(flatten)]
     pub need: Need,
-    /// Bytes of one entity.
+    /// Bytes of one entity; on each of the servers of Redlock.
     pub bytes_per_entity: f64,
-    /// Bytes of all.
+    /// Bytes of all, on all servers.
     pub bytes: f64,
-    /// CPU of the server per operation in microseconds.
+    /// CPU of the server per operation in microseconds; of each of the servers of Redlock.
     pub us_per_op: f64,
     /// Cores of all servers together.
     pub cores: f64,
@@ -71,6 +71,8 @@ pub struct NeedCost {
     pub ops_per_node: f64,
     /// The hottest key.
     pub hottest: String,
+    /// How the load is spread over nodes.
+    pub spread: String,
     /// What limits it first.
     pub limit: String,
     /// Connections beyond the shared ones.
@@ -103,10 +105,12 @@ pub struct Plan {
     pub masters_by_cpu: u64,
     /// Masters that the network asks for.
     pub masters_by_network: u64,
-    /// Masters.
+    /// Masters: one, or at least the three that a Cluster has. None if all that is wanted has servers of its own.
     pub masters: u64,
-    /// Nodes, replicas included.
+    /// Nodes, replicas and servers of their own included.
     pub nodes: u64,
+    /// The servers of Redlock, which are no nodes of the Cluster.
+    pub quorum: Option<Quorum>,
     /// How evenly they are loaded, by simulation.
     pub balance: Balance,
     /// What happens when a master fails.
@@ -116,6 +120,27 @@ pub struct Plan {
     /// What no number of nodes mends.
     pub hot_spots: Vec<String>,
 }
+
+/// Independent servers that together grant a lock. Each of them has every key and carries every operation, so more of them do
+/// not carry more.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Quorum {
+    /// How many.
+    pub servers: u64,
+    /// Bytes on each.
+    pub bytes: f64,
+    /// Cores of each.
+    pub cores: f64,
+    /// Bits per second of each.
+    pub network: f64,
+}
+
+/// Servers of Redlock: five, of which two may fail.
+const QUORUM: u64 = 5;
+
+/// Masters of the smallest Cluster.
+const SMALLEST_CLUSTER: u64 = 3;
 
 /// What the loss of a master costs.
 #[derive(Clone, Debug, Serialize)]
@@ -140,22 +165,40 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
     let (bytes, ops) = (sum(|need| need.bytes), sum(|need| need.need.ops));
     let (cores, network) = (sum(|need| need.cores), sum(|need| need.network));
     let embedded = costs.server.starts_with("embedded");
+    let (apart, shared): (Vec<&NeedCost>, Vec<&NeedCost>) = needs
+        .iter()
+        .partition(|need| !embedded && has_quorum(&need.need));
+    let quorum = quorum(&apart);
+    let sum = |of: fn(&NeedCost) -> f64| shared.iter().map(|need| of(need)).sum::<f64>();
+    let on_masters = (
+        sum(|need| need.bytes),
+        sum(|need| need.cores),
+        sum(|need| need.network),
+        sum(|need| need.need.ops),
+    );
+    let any_shared = !shared.is_empty();
     let ceil = |amount: f64, of: f64| (amount / of.max(1e-9)).ceil().max(1.0) as u64;
     // The fullest node of several has more than the mean, so the mean must be lower.
     let users = needs
         .iter()
         .map(|need| need.need.entities)
         .fold(1.0, f64::max) as u64;
-    let rough = ceil(bytes, limits.usable_memory()).max(ceil(cores, limits.cpu));
+    let rough = ceil(on_masters.0, limits.usable_memory()).max(ceil(on_masters.1, limits.cpu));
     let balance = simulate(users, rough, limits.skew, 1);
-    let by_memory = ceil(bytes * balance.memory, limits.usable_memory());
+    let by_memory = ceil(on_masters.0 * balance.memory, limits.usable_memory());
     // One user's traffic stays on one node, however many there are; that is a hot spot and not a reason for nodes.
-    let by_cpu = ceil(cores * balance.traffic.min(2.0), limits.cpu);
-    let by_network = ceil(network * balance.traffic.min(2.0), limits.network * 0.5);
-    let masters = match embedded {
-        true => 1,
-        false => by_memory.max(by_cpu).max(by_network),
+    let by_cpu = ceil(on_masters.1 * balance.traffic.min(2.0), limits.cpu);
+    let by_network = ceil(
+        on_masters.2 * balance.traffic.min(2.0),
+        limits.network * 0.5,
+    );
+    let masters = match by_memory.max(by_cpu).max(by_network) {
+        _ if !any_shared => 0,
+        _ if embedded => 1,
+        1 => 1,
+        more => more.max(SMALLEST_CLUSTER),
     };
+    let share = 1.0 / masters.max(1) as f64;
     let balance = simulate(users, masters, limits.skew, 1);
     let mut hot_spots: Vec<String> = needs
         .iter()
@@ -175,7 +218,7 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
         .iter()
         .flat_map(|need| alternatives(costs, &need.need, limits))
         .collect();
-    let resync = bytes / masters as f64 * balance.memory;
+    let resync = on_masters.0 * share * balance.memory;
     Plan {
         server: costs.server.clone(),
         measured: costs.measured.clone(),
@@ -189,10 +232,13 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
         masters,
         nodes: match embedded {
             true => 1,
-            false => masters * (1 + limits.replicas),
+            false => {
+                masters * (1 + limits.replicas) + quorum.as_ref().map_or(0, |quorum| quorum.servers)
+            }
         },
+        quorum,
         failover: Failover {
-            share: 1.0 / masters as f64,
+            share,
             // The timeout, the election, and the clients' next look at the slots.
             seconds: if limits.replicas > 0 {
                 17.0
@@ -201,7 +247,7 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
             },
             resync_bytes: resync,
             resync_seconds: resync * 8.0 / limits.network,
-            lost_operations: ops / masters as f64 * 0.1,
+            lost_operations: on_masters.3 * share * 0.1,
         },
         balance,
         alternatives,
@@ -210,8 +256,30 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
     }
 }
 
+/// The servers of what runs on independent ones.
+fn quorum(needs: &[&NeedCost]) -> Option<Quorum> {
+    let each =
+        |of: fn(&NeedCost) -> f64| needs.iter().map(|need| of(need)).sum::<f64>() / QUORUM as f64;
+    (!needs.is_empty()).then(|| Quorum {
+        servers: QUORUM,
+        bytes: each(|need| need.bytes),
+        cores: each(|need| need.cores),
+        network: each(|need| need.network),
+    })
+}
+
+/// Whether the pattern runs on independent servers.
+fn has_quorum(need: &Need) -> bool {
+    character(&need.pattern).is_some_and(|known| known.spreading == Spreading::Everywhere)
+}
+
 fn cost(costs: &ServerCosts, need: &Need, limits: &Limits) -> NeedCost {
-    let entity = costs.entity(&need.pattern);
+    let entity = costs.entity_of(&need.pattern);
+    // What is measured on the embedded engine are all servers of a quorum together.
+    let servers = match has_quorum(need) && !costs.server.starts_with("embedded") {
+        true => QUORUM as f64,
+        false => 1.0,
+    };
     let bytes_per_entity = entity.map_or(0.0, |cost| {
         let default = cost.points.first().map_or(0.0, |point| point.at);
         cost.bytes(need.parameter.unwrap_or(default))
@@ -222,7 +290,7 @@ fn cost(costs: &ServerCosts, need: &Need, limits: &Limits) -> NeedCost {
     let moved = operation.map_or(0.0, |cost| of(cost.network_bytes_per_op));
     let known = character(&need.pattern);
     let ops_per_node = 1e6 * limits.cpu / us_per_op.max(1e-9);
-    let bytes = need.entities * bytes_per_entity;
+    let bytes = need.entities * bytes_per_entity * servers;
     let one_key = known.is_some_and(|known| known.spreading == Spreading::OneKey);
     // A day's bitmap or a filter is one key of many; the whole need is not.
     let largest = match need.pattern.as_str() {
@@ -232,6 +300,11 @@ fn cost(costs: &ServerCosts, need: &Need, limits: &Limits) -> NeedCost {
     let hot_spot = if one_key && need.ops > ops_per_node {
         Some(format!(
             "{}: {:.0} operations per second go to one key, and a node carries {ops_per_node:.0}",
+            need.pattern, need.ops
+        ))
+    } else if servers > 1.0 && need.ops > ops_per_node {
+        Some(format!(
+            "{}: each of its {QUORUM} servers carries all {:.0} operations per second, and one carries {ops_per_node:.0}",
             need.pattern, need.ops
         ))
     } else if one_key && largest > limits.usable_memory() {
@@ -244,12 +317,13 @@ fn cost(costs: &ServerCosts, need: &Need, limits: &Limits) -> NeedCost {
         bytes_per_entity,
         bytes,
         us_per_op,
-        cores: need.ops * us_per_op / 1e6,
-        network: need.ops * moved * 8.0,
-        round_trips: operation.map_or(0.0, |cost| of(cost.round_trips_per_op)),
+        cores: need.ops * us_per_op * servers / 1e6,
+        network: need.ops * moved * 8.0 * servers,
+        round_trips: operation.map_or(0.0, |cost| of(cost.round_trips_per_op)) * servers,
         messages: need.ops * operation.map_or(0.0, |cost| of(cost.messages_per_op)),
         ops_per_node,
         hottest: known.map_or("", |known| known.hottest).to_owned(),
+        spread: known.map_or("", |known| known.spreading.text()).to_owned(),
         limit: known.map_or("", |known| known.limit).to_owned(),
         connections: known.map_or("", |known| known.connections).to_owned(),
         hot_spot,
@@ -286,9 +360,14 @@ mod tests {
             machine: "test".to_owned(),
             build: "optimised".to_owned(),
             load: None,
-            patterns: vec![pattern("session", 10.0), pattern("leaderboard", 10.0)],
+            patterns: vec![
+                pattern("session", 10.0),
+                pattern("leaderboard", 10.0),
+                pattern("redlock", 20.0),
+            ],
             entities: vec![
                 entity("session", 500.0),
+                entity("mutex", 300.0),
                 entity("leaderboard", 100.0),
                 entity("sharded_leaderboard", 101.0),
             ],
@@ -317,6 +396,60 @@ mod tests {
         // 10 cores at half a core per node.
         assert!((20..=22).contains(&cpu.masters), "{cpu:?}");
         assert_eq!(cpu.masters, cpu.masters_by_cpu);
+    }
+
+    #[test]
+    fn a_cluster_has_at_least_three_masters() {
+        let limits = Limits::default();
+        // What one node holds is 60 % of 16 GiB.
+        let masters = |bytes: f64| {
+            let plan = plan(&costs(), &[need("session", bytes / 500.0, 10.0)], &limits);
+            (plan.masters_by_memory, plan.masters, plan.nodes)
+        };
+        assert_eq!(masters(5e9), (1, 1, 2));
+        assert_eq!(masters(15e9), (2, 3, 6));
+        assert_eq!(masters(35e9), (4, 4, 8));
+    }
+
+    #[test]
+    fn redlock_takes_five_servers_of_its_own() {
+        let limits = Limits::default();
+        let locks = need("redlock", 1e6, 10_000.0);
+        let alone = plan(&costs(), std::slice::from_ref(&locks), &limits);
+        let quorum = alone.quorum.clone().unwrap();
+        assert_eq!((quorum.servers, alone.masters, alone.nodes), (5, 0, 5));
+        // A lock is that of `mutex` on each of them; 20 µs of each for an operation.
+        assert_eq!((quorum.bytes, quorum.cores), (300e6, 0.2));
+        assert_eq!((alone.bytes, alone.needs[0].cores), (1.5e9, 1.0));
+        assert!(alone.hot_spots.is_empty(), "{:?}", alone.hot_spots);
+        let beside = plan(&costs(), &[locks, need("session", 1e6, 100.0)], &limits);
+        assert_eq!((beside.masters, beside.nodes), (1, 7));
+        let busy = plan(&costs(), &[need("redlock", 10.0, 50_000.0)], &limits);
+        assert!(
+            busy.hot_spots[0].contains("each of its 5 servers"),
+            "{busy:?}"
+        );
+        // The engine's cost is that of the whole process.
+        let embedded = ServerCosts {
+            server: "embedded 0.1.0".to_owned(),
+            ..costs()
+        };
+        let embedded = plan(&embedded, &[need("redlock", 10.0, 10_000.0)], &limits);
+        assert_eq!((embedded.nodes, embedded.cores), (1, 0.2));
+        assert!(embedded.quorum.is_none());
+    }
+
+    #[test]
+    fn a_plan_says_how_many_shards_a_board_needs() {
+        let limits = Limits::default();
+        // A node carries 50,000 operations of 10 µs, or 103 million members of 100 bytes.
+        let shards = |members: f64, ops: f64| {
+            let plan = plan(&costs(), &[need("leaderboard", members, ops)], &limits);
+            plan.alternatives[0].shards
+        };
+        assert_eq!(shards(1e6, 120_000.0), Some(3));
+        assert_eq!(shards(500e6, 100.0), Some(5));
+        assert_eq!(shards(1e6, 100.0), Some(1));
     }
 
     #[test]

@@ -95,6 +95,10 @@ impl Workload for Aside {
         &self.claims
     }
 
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{{target}}}"))
+    }
+
     fn entities(&self) -> u64 {
         self.source.len() as u64
     }
@@ -154,6 +158,10 @@ impl Workload for Stampede {
 
     fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{{target}}}"))
     }
 
     fn entities(&self) -> u64 {
@@ -247,6 +255,10 @@ impl Workload for Early {
         &self.claims
     }
 
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{{target}}}"))
+    }
+
     fn entities(&self) -> u64 {
         self.source.len() as u64
     }
@@ -312,6 +324,10 @@ impl Workload for Negative {
         &self.claims
     }
 
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{{target}}}"))
+    }
+
     fn entities(&self) -> u64 {
         self.asked.len() as u64
     }
@@ -368,6 +384,10 @@ impl Workload for Tagged {
 
     fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{{target}}}"))
     }
 
     fn entities(&self) -> u64 {
@@ -439,6 +459,10 @@ impl Workload for TwoLevels {
         &self.claims
     }
 
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{{target}}}"))
+    }
+
     fn entities(&self) -> u64 {
         self.source.len() as u64
     }
@@ -494,6 +518,10 @@ impl Workload for Through {
 
     fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!("{{{target}}}"))
     }
 
     fn entities(&self) -> u64 {
@@ -654,6 +682,11 @@ impl Workload for Behind {
         &self.claims
     }
 
+    /// The shard of a row is in its tag; its newest value has the row in its name.
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!(":v:{target}"))
+    }
+
     fn entities(&self) -> u64 {
         self.table.rows.lock().len() as u64
     }
@@ -695,9 +728,11 @@ impl Sorted {
             claims: Claims::default(),
         };
         for member in 0..members {
+            bed.gate.pass(0).await;
             let mut add = redis::cmd("SADD");
             add.arg(sorted.view.source()).arg(member);
             sorted.store.query::<()>(&add).await?;
+            bed.gate.pass(0).await;
             sorted.price(member, member as u64 * 7919).await?;
         }
         Ok(sorted)
@@ -751,6 +786,8 @@ impl Workload for Sorted {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+
+    super::one_target!("{products}");
 
     fn entities(&self) -> u64 {
         self.members.len() as u64

@@ -286,7 +286,7 @@ struct Active {
 
 impl Active {
     async fn open(bed: &Bed) -> Result<Self> {
-        let users = bed.keys.clamp(1, 10_000_000);
+        let users = bed.entities(10_000_000) as u64;
         let keep = Keep::For(MONTH);
         let activity = Activity::new(&bed.store, &bed.namespace, "active", users as u32, keep)?;
         Ok(Self {
@@ -326,6 +326,8 @@ impl Workload for Active {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+
+    super::one_target!("{app}");
 
     /// All of them: a bitmap has a place also for those who did not come.
     fn entities(&self) -> u64 {
@@ -407,6 +409,8 @@ impl Workload for Records {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+
+    super::one_target!("{records}");
 
     /// All of them: an array has a place also for those that were not written.
     fn entities(&self) -> u64 {

@@ -14,7 +14,7 @@ use redstart::{
     },
 };
 
-use super::{Bed, Claims, Op, WAIT, Workload};
+use super::{Bed, Claims, Op, WAIT, Workload, until};
 
 super::patterns! { "locking":
     "mutex", "lock", 1.0,
@@ -22,7 +22,7 @@ super::patterns! { "locking":
     "fencing", "value", 0.8,
     "no write with an older token is accepted after a newer one", Fenced::open;
     "redlock", "lock", 1.0,
-    "never two holders of a lock over five stores of this process", Held::redlock;
+    "never two holders of a lock over five stores, of which one is the run's", Held::redlock;
     "fair_lock", "lock", 1.0,
     "never two holders of a lock, and its fence tokens rise", Held::fair;
     "rw_lock", "lock", 0.2,
@@ -84,6 +84,8 @@ enum Exclusive {
 }
 
 struct Held {
+    store: Store,
+    namespace: String,
     locks: Vec<(Exclusive, Room)>,
     waits: Waits,
     claims: Claims,
@@ -128,8 +130,10 @@ fn stuck(claims: &Claims, what: &str, number: usize, free: bool) {
 }
 
 impl Held {
-    fn of(locks: Vec<Exclusive>) -> Self {
+    fn of(bed: &Bed, locks: Vec<Exclusive>) -> Self {
         Self {
+            store: bed.store.clone(),
+            namespace: bed.namespace.clone(),
             locks: locks
                 .into_iter()
                 .map(|lock| (lock, Room::default()))
@@ -170,6 +174,20 @@ impl Held {
         Ok(true)
     }
 
+    /// The engines of this process are a quorum before the server of the run has answered: it is told the rest in the
+    /// background, and its keys must not be removed before.
+    async fn slow_server(&self) -> Result<()> {
+        let pattern = format!("*{}*", self.namespace);
+        until(|| async {
+            self.store.settle().await;
+            let keys = self.store.scan(&pattern).await?;
+            Ok(keys.iter().all(|key| key.ends_with(":fence")))
+        })
+        .await?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        Ok(())
+    }
+
     async fn mutex(bed: &Bed) -> Result<Self> {
         let lock = |n| {
             Mutex::builder(&bed.store, &bed.namespace, &format!("e{n}"))
@@ -178,6 +196,7 @@ impl Held {
                 .map(Exclusive::Mutex)
         };
         Ok(Self::of(
+            bed,
             (0..bed.entities(LOCKS)).map(lock).collect::<Result<_>>()?,
         ))
     }
@@ -190,6 +209,7 @@ impl Held {
                 .map(Exclusive::Fair)
         };
         Ok(Self::of(
+            bed,
             (0..bed.entities(LOCKS)).map(lock).collect::<Result<_>>()?,
         ))
     }
@@ -202,14 +222,16 @@ impl Held {
                 .map(Exclusive::Legacy)
         };
         Ok(Self::of(
+            bed,
             (0..bed.entities(LOCKS)).map(lock).collect::<Result<_>>()?,
         ))
     }
 
-    /// Five stores of this process: one server cannot be a quorum.
+    /// One server cannot be a quorum: the other four are engines of this process. What the server spends is what each of five
+    /// servers would.
     async fn redlock(bed: &Bed) -> Result<Self> {
-        let mut stores = Vec::new();
-        for _ in 0..5 {
+        let mut stores = vec![bed.store.clone()];
+        for _ in 0..4 {
             stores.push(Store::connect("memory://").await?);
         }
         let lock = |n| {
@@ -220,6 +242,7 @@ impl Held {
                 .map(Exclusive::Redlock)
         };
         Ok(Self::of(
+            bed,
             (0..bed.entities(LOCKS)).map(lock).collect::<Result<_>>()?,
         ))
     }
@@ -232,6 +255,7 @@ impl Held {
                 .map(|leader| Exclusive::Leader(Box::new(leader)))
         };
         Ok(Self::of(
+            bed,
             (0..bed.entities(LOCKS))
                 .map(candidate)
                 .collect::<Result<_>>()?,
@@ -257,6 +281,9 @@ impl Workload for Held {
                 stuck(&self.claims, "lock", index, self.turn(index).await?);
             }
         }
+        if let Some((Exclusive::Redlock(_), _)) = self.locks.first() {
+            self.slow_server().await?;
+        }
         Ok(())
     }
 
@@ -266,10 +293,6 @@ impl Workload for Held {
 
     fn entities(&self) -> u64 {
         self.locks.len() as u64
-    }
-
-    fn uses_store(&self) -> bool {
-        !matches!(self.locks.first(), Some((Exclusive::Redlock(_), _)))
     }
 
     fn figure(&self) -> Option<String> {

@@ -85,6 +85,15 @@ impl Workload for Filter {
         &self.claims
     }
 
+    fn target(&self, _: &Op) -> u64 {
+        0
+    }
+
+    /// A filter of this capacity has one partition.
+    fn mark(&self, _: u64) -> Option<String> {
+        Some("{seen/".to_owned())
+    }
+
     fn entities(&self) -> u64 {
         CAPACITY
     }
@@ -170,6 +179,8 @@ impl Workload for Map {
         &self.claims
     }
 
+    super::one_target!("{people}");
+
     fn entities(&self) -> u64 {
         let known = |member: &&Mutex<Option<Position>>| member.lock().is_some();
         self.members.iter().filter(known).count() as u64
@@ -205,17 +216,21 @@ impl Friends {
         })
     }
 
-    fn target(&self, from: usize, neighbour: usize) -> String {
+    /// The account that asks.
+    fn account(&self, op: &Op) -> usize {
+        op.index(self.accounts / self.clients) * self.clients + op.client
+    }
+
+    fn neighbour(&self, from: usize, neighbour: usize) -> String {
         format!("e{}", (from + 1 + neighbour) % self.accounts)
     }
 }
 
 impl Workload for Friends {
     async fn operate(&self, op: Op) -> Result<()> {
-        let own = self.accounts / self.clients;
-        let from = op.index(own) * self.clients + op.client;
+        let from = self.account(&op);
         let neighbour = (op.random % NEIGHBOURS as u64) as usize;
-        let (name, to) = (format!("e{from}"), self.target(from, neighbour));
+        let (name, to) = (format!("e{from}"), self.neighbour(from, neighbour));
         let edge = &self.edges[from * NEIGHBOURS + neighbour];
         if !op.write {
             let model = edge.load(Ordering::SeqCst);
@@ -267,6 +282,14 @@ impl Workload for Friends {
 
     fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    fn target(&self, op: &Op) -> u64 {
+        self.account(op) as u64
+    }
+
+    fn mark(&self, target: u64) -> Option<String> {
+        Some(format!(":following:e{target}"))
     }
 
     fn entities(&self) -> u64 {

@@ -243,6 +243,7 @@ impl Whole {
         let sessions = entities(bed, "naive", bed.entities(2000))?;
         let body = serde_json::json!({ "body": "x".repeat(bed.payload) }).to_string();
         for session in &sessions {
+            bed.gate.pass(bed.payload).await;
             query::<()>(&bed.store, "SET", session, |cmd| {
                 cmd.arg(&body);
             })

@@ -23,6 +23,7 @@ impl Get {
             let entity = keys.entity(&format!("e{n}"))?;
             let mut set = redis::cmd("SET");
             set.arg(entity.key()).arg(bed.body()).arg("EX").arg(86_400);
+            bed.gate.pass(bed.payload).await;
             bed.store.query::<()>(&set).await?;
             let mut get = redis::cmd("GET");
             get.arg(entity.key());

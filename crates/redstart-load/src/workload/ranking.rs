@@ -159,6 +159,22 @@ impl Workload for Board {
         &self.claims
     }
 
+    fn target(&self, op: &Op) -> u64 {
+        match self.kind {
+            Kind::Sharded(_) => op.key,
+            _ => 0,
+        }
+    }
+
+    fn mark(&self, _: u64) -> Option<String> {
+        match self.kind {
+            Kind::Whole(_) => Some("{all-time}".to_owned()),
+            Kind::Period(..) => Some("{monthly}".to_owned()),
+            // The hash of the library decides which shard a member is in.
+            Kind::Sharded(_) => None,
+        }
+    }
+
     fn entities(&self) -> u64 {
         let placed = |score: &&AtomicU64| score.load(Ordering::Relaxed) > 0;
         self.scores.iter().filter(placed).count() as u64
@@ -177,6 +193,7 @@ impl Choice {
         let choice = WeightedChoice::new(&bed.store, &bed.namespace, "loot")?;
         let members = bed.entities(50);
         for n in 0..members {
+            bed.gate.pass(0).await;
             choice.set(&format!("e{n}"), n as u64 + 1).await?;
         }
         Ok(Self {
@@ -230,6 +247,8 @@ impl Workload for Choice {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+
+    super::one_target!("{loot}");
 
     fn entities(&self) -> u64 {
         self.members as u64

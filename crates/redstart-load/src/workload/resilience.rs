@@ -30,6 +30,7 @@ impl Circuits {
     async fn open(bed: &Bed) -> Result<Self> {
         let mut breakers = Vec::new();
         for n in 0..bed.entities(16) {
+            bed.gate.pass(0).await;
             let breaker = Breaker::builder(&bed.store, &bed.namespace, &format!("e{n}"))
                 .window(CallWindow::Count(100))
                 .failure_rate(0.8)
@@ -113,6 +114,7 @@ impl Sale {
             .map(|n| (format!("e{n}"), AtomicU64::new(0)))
             .collect();
         for (item, _) in &items {
+            bed.gate.pass(0).await;
             let _ = stock.prewarm(item, UNITS, DAY).await?;
         }
         Ok(Self {

@@ -41,6 +41,7 @@ impl Logins {
         let mut tokens = Vec::new();
         let body = serde_json::json!({ "body": "x".repeat(bed.payload) });
         for n in 0..bed.entities(2000) {
+            bed.gate.pass(bed.payload).await;
             tokens.push(sessions.create(&format!("user-{n}"), &body).await?);
         }
         let fields = bed.clients.min(FIELDS);
@@ -97,6 +98,11 @@ impl Workload for Logins {
 
     fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    fn mark(&self, target: u64) -> Option<String> {
+        let token = self.tokens.get(target as usize)?;
+        Some(format!(":{}", token.handle()))
     }
 
     fn entities(&self) -> u64 {
@@ -180,6 +186,15 @@ impl Workload for Trails {
 
     fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    fn target(&self, op: &Op) -> u64 {
+        (op.client * self.each + op.index(self.each)) as u64
+    }
+
+    fn mark(&self, target: u64) -> Option<String> {
+        let (client, index) = (target / self.each as u64, target % self.each as u64);
+        Some(format!("{{v{client}-{index}}}"))
     }
 
     fn entities(&self) -> u64 {

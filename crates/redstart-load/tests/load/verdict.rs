@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redstart::Store;
 use redstart_load::{Length, Live, Pace, Settings, find, namespace, run_on};
-use redstart_testkit::{Kind, Sentinel, Server};
+use redstart_testkit::{Cluster, Kind, Sentinel, Server};
 
 fn settings(operations: u64) -> Settings {
     Settings {
@@ -35,15 +35,23 @@ async fn a_capped_closed_loop_names_the_cap() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_server_spends_on_being_watched_is_not_charged_to_redlock() -> anyhow::Result<()> {
+async fn the_server_of_a_run_is_one_of_the_five_of_redlock() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
     let live = Arc::new(Live::new());
     let redlock = find("redlock").expect("a pattern");
-    let report = run_on(&store, &namespace(), redlock, &settings(50), &live).await?;
+    let report = run_on(&store, &namespace(), redlock, &settings(200), &live).await?;
     assert!(report.held, "{:?} {:?}", report.broken, report.unchecked);
-    let server = (report.server_us_per_op, report.network_bytes_per_op);
-    assert_eq!((server, report.round_trips_per_op), ((None, None), None));
+    // It is asked for the lock, may be told a higher token, and is given the lock back.
+    let trips = report.round_trips_per_op.expect("a server");
+    assert!((1.9..4.0).contains(&trips), "{trips}");
+    assert!(report.server_us_per_op.is_some_and(|cost| cost > 0.0));
+    let calls = |command: &str| {
+        let cost = report.commands.iter().find(|cost| cost.command == command);
+        cost.map_or(0.0, |cost| cost.calls_per_op)
+    };
+    assert!(calls("evalsha") >= 1.9, "{:?}", report.commands);
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
     Ok(())
 }
 
@@ -201,5 +209,247 @@ async fn a_payload_arrives_on_the_server_in_its_size() -> anyhow::Result<()> {
         moved(small),
         moved(large)
     );
+    Ok(())
+}
+
+/// What one entity takes times how many there are may be far beyond the cap on memory before the load begins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cap_on_memory_holds_while_a_run_is_prepared() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+    let most = 4 << 20;
+    for pattern in ["get", "session"] {
+        let settings = Settings {
+            keys: 1000,
+            payload: 100_000,
+            max_memory: most,
+            ..settings(100)
+        };
+        server.command(&["CONFIG", "RESETSTAT"]).await?;
+        let live = Arc::new(Live::new());
+        let workload = find(pattern).expect("a pattern");
+        let report = run_on(&store, &namespace(), workload, &settings, &live).await?;
+        let why = report.stopped.as_deref().unwrap_or_default();
+        assert!(why.contains("memory"), "{pattern}: {why:?}");
+        assert!(!report.held && report.broken.is_none(), "{pattern}");
+        assert_eq!(report.operations, 0, "{pattern}");
+        // Everything that was sent, names of keys and removal included.
+        let sent = server.info("total_net_input_bytes").await?;
+        let sent: u64 = sent.trim().parse()?;
+        assert!(sent < 2 * most, "{pattern}: {sent}");
+        assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0, "{pattern}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cap_on_the_rate_holds_while_a_run_is_prepared() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let settings = Settings {
+        keys: 60,
+        max_rate: Some(200.0),
+        ..settings(1)
+    };
+    let live = Arc::new(Live::new());
+    let get = find("get").expect("a pattern");
+    let begun = std::time::Instant::now();
+    run_on(&store, &namespace(), get, &settings, &live).await?;
+    // Sixty writes of the preparation alone; a burst of a fiftieth of a second is allowed.
+    let least = Duration::from_secs_f64((60.0 - 1.0) / 200.0 - 0.02);
+    assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
+    Ok(())
+}
+
+/// What was due while a server did not answer is not sent all at once when it comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cap_on_the_rate_holds_after_a_stall() -> anyhow::Result<()> {
+    let (cap, clients) = (500.0, 8);
+    for open in [false, true] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+        let pace = match open {
+            true => Pace::Open {
+                rate: cap,
+                in_flight: clients,
+            },
+            false => Pace::Closed { clients },
+        };
+        let settings = Settings {
+            pace,
+            length: Length::Time(Duration::from_secs(2)),
+            max_rate: Some(cap),
+            ..settings(1)
+        };
+        let live = Arc::new(Live::new());
+        let get = find("get").expect("a pattern");
+        let namespace = namespace();
+        let run = run_on(&store, &namespace, get, &settings, &live);
+        let stall = async {
+            while live.progress().operations < 50 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            server.pause()?;
+            let begun = std::time::Instant::now();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let stalled = begun.elapsed();
+            server.resume()?;
+            anyhow::Ok(stalled)
+        };
+        let (report, stalled) = tokio::join!(run, stall);
+        let (report, stalled) = (report?, stalled?.as_secs_f64());
+        assert!(report.held, "{:?} {:?}", report.broken, report.unchecked);
+        // Twice the burst of a fiftieth of a second, at the beginning and after the stall, and what was under way.
+        let most = cap * (report.seconds - stalled + 0.04) + clients as f64 + 1.0;
+        assert!(
+            report.operations as f64 <= most,
+            "{} operations in {} s with a stall of {stalled} s, open: {open}",
+            report.operations,
+            report.seconds
+        );
+    }
+    Ok(())
+}
+
+/// A pattern that keeps a model of each entity has fewer of them than were asked for, and the report has the real number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_has_the_number_of_entities_that_operations_chose_from() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    for (pattern, keys) in [
+        ("mutex", 16),
+        ("ring", 100),
+        ("session", 2000),
+        ("get", 5000),
+        ("token_bucket", 5000),
+        // All operations are on one queue.
+        ("job_queue", 1),
+    ] {
+        let settings = Settings {
+            keys: 5000,
+            ..settings(50)
+        };
+        let live = Arc::new(Live::new());
+        let workload = find(pattern).expect("a pattern");
+        let report = run_on(&store, &namespace(), workload, &settings, &live).await?;
+        assert!(report.held, "{pattern}: {:?}", report.broken);
+        assert_eq!(report.keys, keys, "{pattern}");
+        let json = serde_json::to_value(&report)?;
+        match keys {
+            5000 => assert!(json.get("keys_wanted").is_none(), "{pattern}"),
+            _ => assert_eq!(json["keys_wanted"], 5000, "{pattern}"),
+        }
+    }
+    Ok(())
+}
+
+/// A message that was never sent is missing, and its publisher knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_could_not_be_published_do_not_break_the_promise_of_a_topic()
+-> anyhow::Result<()> {
+    let report = while_it_fails("topic", "30s", async |server: &Server| {
+        let denied = ["ACL", "SETUSER", "default", "-publish", "-spublish"];
+        server.command(&denied).await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let allowed = ["ACL", "SETUSER", "default", "+publish", "+spublish"];
+        server.command(&allowed).await?;
+        Ok(())
+    })
+    .await?;
+    assert_eq!(report.broken, None);
+    Ok(())
+}
+
+/// Patterns of every layout: what is named is what the operations went to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hottest_key_is_the_one_that_has_the_load() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+    // A pattern, a part of the key, and the share that it should have: with the share of one client at the least where each
+    // client has entities of its own.
+    let hot = 0.8..1.0;
+    let all = 1.0..1.1;
+    for (pattern, part, share) in [
+        ("cache_aside", "{0}", hot.clone()),
+        ("token_bucket", "{e0}", hot.clone()),
+        ("counter", "{e0}", hot.clone()),
+        ("session", "session.web:{", hot),
+        ("trail", "-0}", 0.09..1.0),
+        ("graph", ":following:e", 0.09..1.0),
+        ("leaderboard", "{all-time}", all.clone()),
+        ("job_queue", "{tasks}", all.clone()),
+        ("activity", "{app}", all.clone()),
+        ("ring", "{items}", all.clone()),
+        ("topic", "{goals}", all),
+    ] {
+        let settings = Settings {
+            keys: 80,
+            spread: redstart_load::Spread::Hot(0.9),
+            ..settings(400)
+        };
+        let live = Arc::new(Live::new());
+        let workload = find(pattern).expect("a pattern");
+        let report = run_on(&store, &namespace(), workload, &settings, &live).await?;
+        assert!(report.held, "{pattern}: {:?}", report.broken);
+        let hottest = report.hottest.expect("a hottest key");
+        let key = hottest.key.clone().unwrap_or_default();
+        assert!(key.contains(part), "{pattern}: {hottest:?}");
+        let slot = redstart::key::slot(key.as_bytes());
+        assert_eq!(hottest.slot, Some(slot), "{pattern}: {hottest:?}");
+        assert!(share.contains(&hottest.share), "{pattern}: {hottest:?}");
+    }
+    Ok(())
+}
+
+/// Clients that never wait for anything but this machine's cores are the limit, however many cores are idle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_without_a_moment_to_spare_is_the_limit() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+    let settings = Settings {
+        length: Length::Time(Duration::from_millis(500)),
+        ..settings(1)
+    };
+    let live = Arc::new(Live::new());
+    let get = find("get").expect("a pattern");
+    let namespace = namespace();
+    let run = run_on(&store, &namespace, get, &settings, &live);
+    // Something in this process that is always busy.
+    let busy = std::sync::atomic::AtomicBool::new(true);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while busy.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let report =
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(run));
+        busy.store(false, std::sync::atomic::Ordering::Relaxed);
+        report
+    })?;
+    let busy = (report.client_busy, report.server_busy);
+    assert!(busy.0.is_some_and(|busy| busy > 0.8), "{busy:?}");
+    assert_eq!(report.limited_by, "client", "{busy:?}");
+    Ok(())
+}
+
+/// Of a Cluster it is the busiest node that counts, and not the mean of all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_busiest_node_of_a_cluster_is_the_one_with_the_hot_key() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let settings = Settings {
+        // One key, and so one node; large, so that it costs much more than what the nodes tell each other.
+        keys: 1,
+        payload: 50_000,
+        ..settings(5000)
+    };
+    let live = Arc::new(Live::new());
+    let get = find("get").expect("a pattern");
+    let report = run_on(&store, &namespace(), get, &settings, &live).await?;
+    assert!(report.held, "{:?} {:?}", report.broken, report.unchecked);
+    let busiest = report.server_busy.expect("servers tell");
+    let all = report.server_us_per_op.expect("servers tell") * report.operations as f64;
+    let all = all / report.seconds / 1e6;
+    // The mean of three nodes is a third.
+    assert!(busiest > 0.45 * all, "{busiest} of {all}");
     Ok(())
 }

@@ -84,6 +84,8 @@ impl Workload for Events {
         &self.claims
     }
 
+    crate::workload::one_target!("{events}");
+
     fn entities(&self) -> u64 {
         self.sent.tally.done()
     }

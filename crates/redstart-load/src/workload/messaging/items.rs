@@ -81,6 +81,8 @@ impl Workload for Priorities {
         &self.claims
     }
 
+    crate::workload::one_target!("{items}");
+
     fn entities(&self) -> u64 {
         self.sent.tally.done()
     }
@@ -145,6 +147,8 @@ impl Workload for List {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+
+    crate::workload::one_target!("{items}");
 
     fn entities(&self) -> u64 {
         self.sent.tally.done()

@@ -92,6 +92,8 @@ impl Workload for Jobs {
         &self.claims
     }
 
+    crate::workload::one_target!("{tasks}");
+
     fn entities(&self) -> u64 {
         self.sent.tally.done()
     }
@@ -175,6 +177,8 @@ impl Workload for DeadJobs {
         &self.claims
     }
 
+    crate::workload::one_target!("{tasks}");
+
     fn entities(&self) -> u64 {
         self.sent.tally.done()
     }
@@ -251,6 +255,8 @@ impl Workload for DelayedJobs {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+
+    crate::workload::one_target!("{tasks}");
 
     fn entities(&self) -> u64 {
         self.sent.tally.done()

@@ -71,6 +71,8 @@ impl Workload for Notices {
         &self.claims
     }
 
+    crate::workload::one_target!("{changed}");
+
     fn entities(&self) -> u64 {
         self.members as u64
     }

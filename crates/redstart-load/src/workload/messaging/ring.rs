@@ -24,6 +24,7 @@ impl Laps {
         let ring = Ring::new(&bed.store, &bed.namespace, "items")?;
         let items = bed.entities(100);
         for n in 0..items {
+            bed.gate.pass(0).await;
             ring.add(&format!("e{n}")).await?;
         }
         Ok(Self {
@@ -72,6 +73,8 @@ impl Workload for Laps {
     fn claims(&self) -> &Claims {
         &self.claims
     }
+
+    crate::workload::one_target!("{items}");
 
     fn entities(&self) -> u64 {
         self.items as u64

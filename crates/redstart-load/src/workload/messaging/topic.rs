@@ -1,10 +1,14 @@
 //! What listeners of a topic hear.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
+use parking_lot::Mutex;
 use redstart::{
     Result,
     messaging::{Heard, Topic},
@@ -13,10 +17,14 @@ use redstart::{
 use super::{Beside, LOOK, Sent};
 use crate::workload::{Bed, Claims, Op, Workload, counters, until};
 
+/// The numbers of the messages of each publisher of which it does not know whether they were sent.
+type Unsure = Arc<Vec<Mutex<BTreeSet<u64>>>>;
+
 /// What a listener of a topic got from each publisher.
 struct Ear {
     /// The next number that is expected of each publisher.
     next: Vec<AtomicU64>,
+    unsure: Unsure,
     heard: AtomicU64,
     gaps: AtomicU64,
     claims: Claims,
@@ -27,6 +35,7 @@ pub(super) struct Goals {
     beside: Beside,
     ears: Vec<Arc<Ear>>,
     published: Vec<AtomicU64>,
+    unsure: Unsure,
     sent: Sent,
     claims: Claims,
 }
@@ -37,9 +46,11 @@ impl Goals {
             .buffer(1 << 16)
             .build()?;
         let (beside, mut ears) = (Beside::default(), Vec::new());
+        let unsure: Unsure = Arc::new((0..bed.clients).map(|_| Mutex::default()).collect());
         for _ in 0..2 {
             let ear = Arc::new(Ear {
                 next: counters(bed.clients),
+                unsure: unsure.clone(),
                 heard: AtomicU64::new(0),
                 gaps: AtomicU64::new(0),
                 claims: Claims::default(),
@@ -67,6 +78,7 @@ impl Goals {
             beside,
             ears,
             published: counters(bed.clients),
+            unsure,
             sent: Sent::default(),
             claims: Claims::default(),
         })
@@ -76,11 +88,16 @@ impl Goals {
 impl Ear {
     fn hear(&self, (client, number): (u64, u64)) {
         self.heard.fetch_add(1, Ordering::SeqCst);
-        let next = self.next[client as usize].swap(number + 1, Ordering::SeqCst);
-        // After a gap numbers may be missing; they never go back.
-        let right = match self.gaps.load(Ordering::SeqCst) {
-            0 => number == next,
-            _ => number >= next,
+        let next = self.next[client as usize].fetch_max(number + 1, Ordering::SeqCst);
+        let unsure = self.unsure[client as usize].lock();
+        // After a gap numbers may be missing; they never go back. One whose outcome its publisher does not know may be missing,
+        // or have been sent so late that later ones overtook it.
+        let right = match number.checked_sub(next) {
+            None => unsure.contains(&number),
+            Some(missing) => {
+                self.gaps.load(Ordering::SeqCst) > 0
+                    || missing == unsure.range(next..number).count() as u64
+            }
         };
         self.claims.hold(right, || {
             format!("message {number} of publisher {client} came where {next} was due")
@@ -93,6 +110,10 @@ impl Workload for Goals {
         // A client has one operation at a time, so its numbers are in order.
         let number = self.published[op.client].fetch_add(1, Ordering::SeqCst);
         let published = self.topic.publish(&(op.client as u64, number)).await;
+        if published.is_err() {
+            // Before the next number is taken: a listener that hears it knows of this one.
+            self.unsure[op.client].lock().insert(number);
+        }
         self.sent.add(number, &published);
         published.map(|_| ())
     }
@@ -121,6 +142,8 @@ impl Workload for Goals {
         &self.claims
     }
 
+    crate::workload::one_target!("{goals}");
+
     fn entities(&self) -> u64 {
         0
     }
@@ -132,5 +155,33 @@ impl Workload for Goals {
             .map(|ear| ear.gaps.load(Ordering::SeqCst))
             .sum();
         Some(format!("{gaps} gaps were reported to 2 listeners"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is broken after a publisher's messages with these numbers, of which some are in doubt.
+    fn broken(unsure: &[u64], heard: &[u64]) -> u64 {
+        let ear = Ear {
+            next: counters(1),
+            unsure: Arc::new(vec![Mutex::new(unsure.iter().copied().collect())]),
+            heard: AtomicU64::new(0),
+            gaps: AtomicU64::new(0),
+            claims: Claims::default(),
+        };
+        heard.iter().for_each(|number| ear.hear((0, *number)));
+        ear.claims.broken()
+    }
+
+    #[test]
+    fn only_messages_in_doubt_may_be_missing_or_late() {
+        assert_eq!(broken(&[], &[0, 1, 2]), 0);
+        assert_eq!(broken(&[], &[0, 2]), 1);
+        assert_eq!(broken(&[], &[1, 0]), 2);
+        assert_eq!(broken(&[1], &[0, 2, 3]), 0);
+        assert_eq!(broken(&[1], &[0, 2, 1, 3]), 0);
+        assert_eq!(broken(&[1], &[0, 3]), 1);
     }
 }
