@@ -16,34 +16,41 @@ use crate::LONG;
 
 /// A database that only remembers what it was given.
 #[derive(Clone, Default)]
-struct Memory(Arc<Mutex<(i64, EntryId, HashMap<String, u64>)>>);
+struct Memory(Arc<Mutex<Rows>>);
+
+#[derive(Default)]
+struct Rows {
+    epoch: i64,
+    applied: EntryId,
+    values: HashMap<String, u64>,
+}
 
 impl Sink<u64> for Memory {
     async fn claim(&self, _: &str, _: u32) -> Result<SinkClaim, SinkError> {
         let mut memory = self.0.lock().unwrap();
-        memory.0 += 1;
+        memory.epoch += 1;
         Ok(SinkClaim {
-            epoch: memory.0,
-            applied: memory.1,
+            epoch: memory.epoch,
+            applied: memory.applied,
         })
     }
 
     async fn apply(&self, changes: &Changes<u64>) -> Result<(), SinkError> {
         let mut memory = self.0.lock().unwrap();
-        if memory.0 != changes.epoch {
+        if memory.epoch != changes.epoch {
             return Err(SinkError::Fenced);
         }
-        memory.1 = changes.upto;
+        memory.applied = changes.upto;
         let written = changes
             .changes
             .iter()
             .filter_map(|change| Some((change.key.clone(), change.value?)));
-        memory.2.extend(written);
+        memory.values.extend(written);
         Ok(())
     }
 
     async fn load(&self, key: &str) -> Result<Option<u64>, SinkError> {
-        Ok(self.0.lock().unwrap().2.get(key).copied())
+        Ok(self.0.lock().unwrap().values.get(key).copied())
     }
 }
 
@@ -77,7 +84,7 @@ async fn leases_of_shards_follow_the_clock_of_the_store() -> anyhow::Result<()> 
         .arg(lease.as_millis() as u64);
     store.query::<()>(&gone).await?;
     let worker = rows.work()?;
-    rows.put("a", &1).await?;
+    let _ = rows.put("a", &1).await?;
     // It looks again after half of the lease, and at its end, and takes over.
     let applied = eventually(LONG, async || {
         let _ = store.advance(Duration::from_secs(60));
@@ -93,7 +100,7 @@ async fn leases_of_shards_follow_the_clock_of_the_store() -> anyhow::Result<()> 
         });
         anyhow::ensure!(renewed.await, "the lease is not renewed");
     }
-    rows.put("b", &2).await?;
+    let _ = rows.put("b", &2).await?;
     let applied = eventually(LONG, async || {
         memory.load("b").await.is_ok_and(|value| value == Some(2))
     });
