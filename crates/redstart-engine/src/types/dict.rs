@@ -557,16 +557,16 @@ mod tests {
         // Emptied chunks hold no memory.
         let held: usize = dict.chunks.iter().map(|chunk| chunk.cells.capacity()).sum();
         assert!(held <= 3 * CHUNK, "{held} cells for 1000 entries");
-        // A table that has shrunk to a tenth is filled again while its entries still move. So many fill the next one
+        // A table that has shrunk to a ninth is filled again while its entries still move. So many fill the next one
         // nearly to its half.
         const LEFT: usize = 114_000;
         let mut dict = Dict::new();
-        for n in 0..10 * LEFT {
+        for n in 0..9 * LEFT {
             change(&mut dict, &|dict| {
                 dict.insert_new(&key(n), n);
             });
         }
-        for n in LEFT..10 * LEFT {
+        for n in LEFT..9 * LEFT {
             change(&mut dict, &|dict| {
                 dict.remove(&key(n));
             });
