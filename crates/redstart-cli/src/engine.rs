@@ -165,7 +165,12 @@ pub(crate) async fn run(mut args: Args) -> Result<(), Failure> {
         None if says_where => settings.listener().map_err(wrong)?,
         listen => {
             let usual = SocketAddr::from(([127, 0, 0, 1], 6380));
-            ServerConfig::new().listen(listen.unwrap_or(usual))
+            let config = ServerConfig::new().listen(listen.unwrap_or(usual));
+            // Another address does not take the place of the socket.
+            match settings.get("unixsocket").filter(|path| !path.is_empty()) {
+                Some(path) => config.unix(path),
+                None => config,
+            }
         }
     };
     let mut builder = Engine::builder()

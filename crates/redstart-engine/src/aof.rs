@@ -12,7 +12,9 @@
 //! to the kernel: a killed process loses nothing) ≥ `synced` (on the disk: a power failure loses
 //! nothing). Before a reply leaves, its caller waits, without the engine's lock, for the position
 //! that the reply depends on: `synced` with [`Fsync::Always`], `written` otherwise. All callers that
-//! wait at one moment share one write and one sync.
+//! wait at one moment share one write and one sync. With [`Fsync::Always`], messages to other clients
+//! (of PUBLISH, of keys that change, of cached keys that are invalid) and the stream of replicas wait as well:
+//! nobody acts on what may yet be lost.
 //!
 //! # When the disk fails
 //!
@@ -35,8 +37,9 @@
 //! # Rewriting
 //!
 //! A rewrite starts a new increment, and then reads the older files back into an engine of its own,
-//! from which the new base is written. No caller waits for it; while it runs it needs the memory of
-//! a second copy of the data.
+//! from which the new base is written. No caller waits for that, nor for the manifests that it saves; only
+//! the last bytes of the old increment are synced before anybody writes to the new one. While it runs it
+//! needs the memory of a second copy of the data.
 //!
 //! # Where to look
 //!
@@ -72,7 +75,6 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
-    task::Waker,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -97,7 +99,7 @@ use file::LogFile;
 use folder::Folder;
 use manifest::Manifest;
 use policy::Policy;
-use write::{FILE_LOST, FINE};
+use write::{FILE_LOST, FINE, Waiter};
 
 /// How often the log's thread looks for work without being asked.
 const ROUND: Duration = Duration::from_millis(100);
@@ -111,6 +113,8 @@ pub(crate) struct Log {
     databases: usize,
     compat: Compat,
     script_memory: usize,
+    /// Held by who changes the manifest, while it is saved: that is slow, and nobody else waits for it.
+    saving: Mutex<()>,
     /// Held during a sync, so that there is one at a time; when the last one ended.
     syncing: Mutex<Instant>,
     disk: Mutex<Disk>,
@@ -126,7 +130,7 @@ pub(crate) struct Log {
     /// What the last failure was.
     reason: Mutex<String>,
     /// Tasks that wait for `synced` to reach a position.
-    waiters: Mutex<Vec<(u64, Waker)>>,
+    waiters: Mutex<Vec<Waiter>>,
     work: Mutex<Work>,
     wake: Condvar,
     rewriting: AtomicBool,
@@ -201,6 +205,7 @@ impl Log {
             databases: state.dbs.len(),
             compat: state.config.compat,
             script_memory: state.scripts.limits.memory,
+            saving: Mutex::new(()),
             syncing: Mutex::new(Instant::now()),
             disk: Mutex::new(Disk {
                 file: Arc::new(LogFile::new(file)),
@@ -325,6 +330,7 @@ impl Log {
         self.ask(|work| work.stop = true);
         join(&self.threads);
         let _ = self.sync();
+        self.wake_all();
         // Callers that still wait for this log may keep it alive for a moment.
         *self.lock.lock() = None;
     }
@@ -352,3 +358,5 @@ mod crash;
 mod storm;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod told;

@@ -124,6 +124,8 @@ pub(crate) struct Pushed {
     pub(crate) reply: Reply,
     /// Belongs behind the reply of the command that caused it, if the client itself sent that.
     pub(crate) late: bool,
+    /// It tells nothing of the data, and may be seen before that is on the disk.
+    pub(crate) free: bool,
     size: usize,
 }
 
@@ -150,15 +152,20 @@ impl Outbox {
 
     /// Queues a reply for the client, to be seen before the reply of the running command.
     pub(crate) fn push(&self, reply: Reply) {
-        self.queue(reply, false);
+        self.queue(reply, false, false);
+    }
+
+    /// As [`Outbox::push`], for what tells nothing of the data.
+    pub(crate) fn push_free(&self, reply: Reply) {
+        self.queue(reply, false, true);
     }
 
     /// Queues a reply that follows the reply of the running command.
     pub(crate) fn push_late(&self, reply: Reply) {
-        self.queue(reply, true);
+        self.queue(reply, true, false);
     }
 
-    fn queue(&self, reply: Reply, late: bool) {
+    fn queue(&self, reply: Reply, late: bool, free: bool) {
         let size = reply.size();
         let waiting = self.shared.waiting.fetch_add(size, Ordering::Relaxed) + size;
         let limit = self.shared.limit.load(Ordering::Relaxed);
@@ -169,7 +176,12 @@ impl Outbox {
             return;
         }
         // Nobody receives any more: the session is on its way out.
-        let _ = self.sender.send(Pushed { reply, late, size });
+        let _ = self.sender.send(Pushed {
+            reply,
+            late,
+            free,
+            size,
+        });
     }
 
     /// More bytes than this may not wait; 0 is no limit.

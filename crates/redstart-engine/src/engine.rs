@@ -35,7 +35,7 @@ use crate::{
     pubsub::PubSub,
     random::Random,
     rdb::{self, Saves},
-    replica::Replica,
+    replica::{self, Replica},
     reply::{Protocol, Reply},
     script::{Limits, Scripts, Watchdog},
     session::{Ended, Session},
@@ -121,6 +121,40 @@ impl Inner {
             }
             None => Poll::Ready(Ok(())),
         }
+    }
+
+    /// What a message or a replica is told may be lost with the power only if it is not on the disk, which is so where
+    /// nothing is told before that.
+    fn synced_log(&self) -> Option<Arc<aof::Log>> {
+        self.log.get().filter(|log| log.always())
+    }
+
+    /// Up to where the log has to be on the disk before a client may see the messages that wait for it; `None` while the
+    /// state is held for long. The unit that sent them has ended when the state is free.
+    pub(crate) fn told_position(&self) -> Option<u64> {
+        match self.synced_log() {
+            Some(_) => Some(self.try_lock()?.effects.last_position()),
+            None => Some(0),
+        }
+    }
+
+    /// Up to where the log has to be on the disk before replicas may have what is in their stream.
+    pub(crate) fn fed_position(&self) -> u64 {
+        self.synced_log().map_or(0, |log| log.end())
+    }
+
+    /// Ready once this much is on the disk, if that is what is promised.
+    pub(crate) fn poll_synced(&self, position: u64, cx: &mut Context<'_>) -> Poll<()> {
+        match self.synced_log().filter(|_| position > 0) {
+            Some(log) => log.poll_synced(position, cx.waker()),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// Whether [`Inner::poll_synced`] would be ready.
+    pub(crate) fn is_synced(&self, position: u64) -> bool {
+        let log = self.synced_log().filter(|_| position > 0);
+        log.is_none_or(|log| log.is_synced(position))
     }
 
     /// Whether CLIENT PAUSE was called and may still hold.
@@ -582,6 +616,11 @@ impl EngineBuilder {
         if self.config.databases == 0 {
             return Err(EngineError::Setting("there must be at least one database"));
         }
+        if self.config.cluster && self.config.remembered.contains_key("replicaof") {
+            return Err(EngineError::Setting(
+                "replicaof is not allowed in cluster mode",
+            ));
+        }
         let keeps = self.config.append_only;
         let has_folder = self.config.dir.is_some();
         let dir = self.config.dir();
@@ -614,6 +653,8 @@ impl EngineBuilder {
         if keeps || has_folder {
             engine.inner.lock().moves = handover::Moves::read(&dir)?;
         }
+        let now = engine.now_micros();
+        replica::follow_configured(&mut engine.inner.lock(), now)?;
         Ok(engine)
     }
 }

@@ -257,6 +257,7 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
             position,
             // What a replica asks for after a cut it has got before.
             acked: place,
+            synced: None,
             heard: now,
             over_since: None,
             wake: wake.clone(),
@@ -341,7 +342,7 @@ pub(crate) fn wait(cx: &mut Ctx<'_>, wanted: i64, deadline: Option<i64>) -> Comm
     if cx.may_block()
         && let Some(stream) = &cx.state.feed.stream
     {
-        stream.tell(&["REPLCONF", "GETACK", "*"].map(Bytes::from));
+        stream.ask();
     }
     cx.block(Wait {
         keys: vec![Bytes::from_static(ACKNOWLEDGED)],

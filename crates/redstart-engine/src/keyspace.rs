@@ -157,6 +157,7 @@ impl Db {
         // A later deadline is seen when the earlier one comes.
         if deadline != NEVER && (before == NEVER || deadline < before) {
             self.wheel.add(deadline, slot);
+            self.enter_again(ENTERED_PER_CHANGE);
         }
     }
 
@@ -185,6 +186,7 @@ impl Db {
         let deadline = self.dict.value(slot).next_deadline();
         if deadline != NEVER {
             self.wheel.add(deadline, slot);
+            self.enter_again(ENTERED_PER_CHANGE);
         }
     }
 
@@ -257,7 +259,12 @@ impl Db {
             }
         }
         // Most entries of the wheel are outdated.
-        let mut slots = self.wheel.lists.values().flatten();
+        let before = self
+            .wheel
+            .before
+            .iter()
+            .flat_map(|before| before.lists.values());
+        let mut slots = self.wheel.lists.values().chain(before).flatten();
         slots.find(|slot| is_volatile(slot)).copied()
     }
 
@@ -292,17 +299,40 @@ impl Db {
     pub(crate) fn compact_if_sparse(&mut self) {
         /// This number of outdated entries of the wheel is always allowed.
         const OUTDATED: usize = 65_536;
-        let crowded = self.wheel.len > 2 * self.dict.slots() + OUTDATED;
-        if (self.dict.is_sparse() && self.dict.compact()) || crowded {
+        /// How many slots are entered again at once.
+        const STEP: usize = 16_384;
+        if self.dict.is_sparse() && self.dict.compact() {
+            // There are few entries: a large table keeps its slots.
             self.wheel.clear();
-            for slot in 0..self.dict.slots() as Slot {
-                if let Some((_, entry)) = self.dict.at(slot) {
-                    let deadline = entry.next_deadline();
-                    if deadline != NEVER {
-                        self.wheel.add(deadline, slot);
-                    }
+            self.wheel.begin_again();
+            self.enter_again(usize::MAX);
+        } else if self.wheel.len > 2 * self.dict.slots() + OUTDATED {
+            self.wheel.begin_again();
+        }
+        self.enter_again(STEP);
+    }
+
+    /// Enters the keys of the next few slots into a wheel that was begun again.
+    #[inline]
+    fn enter_again(&mut self, count: usize) {
+        let Some(before) = &mut self.wheel.before else {
+            return;
+        };
+        let slots = self.dict.slots();
+        let (from, to) = (before.next, before.next.saturating_add(count).min(slots));
+        before.next = to;
+        for slot in from..to {
+            #[cfg(test)]
+            self.wheel.entered.set(self.wheel.entered.get() + 1);
+            if let Some((_, entry)) = self.dict.at(slot as Slot) {
+                let deadline = entry.next_deadline();
+                if deadline != NEVER {
+                    self.wheel.add(deadline, slot as Slot);
                 }
             }
+        }
+        if to == slots {
+            self.wheel.before = None;
         }
     }
 
@@ -348,17 +378,35 @@ pub(crate) struct Swept {
 /// A slot is entered when its key gets a deadline or an earlier one, in a list whose time is not
 /// after the deadline; the farther off it is, the coarser the time. When the time comes, the key is
 /// expired if it is due, and otherwise entered again, more exactly. Nothing is removed when a key
-/// goes or gets a later deadline; when such entries are too many, [`Db::compact_if_sparse`] enters
-/// all keys again.
+/// goes or gets a later deadline. When such entries are too many, the wheel is begun again: all keys are
+/// entered into new lists, a few with each change, and until that is done the lists from before are
+/// looked at as well.
 #[derive(Default)]
 struct Wheel {
-    /// By unix milliseconds.
-    lists: BTreeMap<i64, Vec<Slot>>,
-    /// How many entries there are in all lists.
+    lists: Lists,
+    /// How many entries there are in `lists`.
     len: usize,
+    /// What was there when the wheel was begun again, until all keys are entered.
+    before: Option<Before>,
     /// The time of the last sweep.
     now: i64,
+    /// How many slots were entered again so far.
+    #[cfg(test)]
+    entered: std::cell::Cell<usize>,
 }
+
+/// Slots by unix milliseconds.
+type Lists = BTreeMap<i64, Vec<Slot>>;
+
+struct Before {
+    lists: Lists,
+    len: usize,
+    /// The next slot to be entered.
+    next: usize,
+}
+
+/// How many slots a new entry enters again: enough to be done before there are too many once more.
+const ENTERED_PER_CHANGE: usize = 4;
 
 impl Wheel {
     fn add(&mut self, deadline: i64, slot: Slot) {
@@ -378,28 +426,27 @@ impl Wheel {
 
     /// The next slot to be looked at; `None` if that is not yet to be done.
     fn next_due(&mut self) -> Option<Slot> {
-        loop {
-            let mut first = self.lists.first_entry()?;
-            if *first.key() >= self.now {
-                return None;
-            }
-            match first.get_mut().pop() {
-                Some(slot) => {
-                    self.len -= 1;
-                    return Some(slot);
-                }
-                None => drop(first.remove()),
-            }
+        if let Some(before) = &mut self.before
+            && let Some(slot) = next_due(&mut before.lists, self.now)
+        {
+            before.len -= 1;
+            return Some(slot);
         }
+        let slot = next_due(&mut self.lists, self.now)?;
+        self.len -= 1;
+        Some(slot)
     }
 
     /// Any entry. There are at most a few thousand lists: the farther off a time is, the coarser.
     fn random(&self, random: &mut Random) -> Option<Slot> {
-        if self.len == 0 {
+        let before = self.before.as_ref();
+        let len = self.len + before.map_or(0, |before| before.len);
+        if len == 0 {
             return None;
         }
-        let mut at = random.below(self.len);
-        for list in self.lists.values() {
+        let mut at = random.below(len);
+        let before = before.into_iter().flat_map(|before| before.lists.values());
+        for list in self.lists.values().chain(before) {
             match list.get(at) {
                 Some(slot) => return Some(*slot),
                 None => at -= list.len(),
@@ -408,9 +455,34 @@ impl Wheel {
         None
     }
 
+    /// Begins new lists, into which all keys are to be entered; does nothing while that is under way.
+    fn begin_again(&mut self) {
+        if self.before.is_none() {
+            self.before = Some(Before {
+                lists: std::mem::take(&mut self.lists),
+                len: std::mem::take(&mut self.len),
+                next: 0,
+            });
+        }
+    }
+
     fn clear(&mut self) {
         self.lists.clear();
         self.len = 0;
+        self.before = None;
+    }
+}
+
+fn next_due(lists: &mut Lists, now: i64) -> Option<Slot> {
+    loop {
+        let mut first = lists.first_entry()?;
+        if *first.key() >= now {
+            return None;
+        }
+        match first.get_mut().pop() {
+            Some(slot) => return Some(slot),
+            None => drop(first.remove()),
+        }
     }
 }
 
@@ -452,5 +524,54 @@ mod tests {
         let (found, _) = db.sweep(86_400_001, usize::MAX);
         assert!(found.keys.iter().any(|key| **key == b"k"[..]));
         assert_eq!(db.wheel.len, 0);
+    }
+
+    #[test]
+    fn deadlines_that_are_set_again_and_again_cost_each_change_the_same() {
+        const KEYS: usize = 100_000;
+        let mut db = Db::default();
+        let slots: Vec<Slot> = (0..KEYS)
+            .map(|n| {
+                let value = Value::Str(Str::from(b"v".to_vec()));
+                db.insert_new(format!("key:{n}").as_bytes(), value, NEVER, 0)
+            })
+            .collect();
+        // What is due is found once, and has no deadline any more.
+        let expire = |db: &mut Db| -> Vec<Vec<u8>> {
+            let (swept, _) = db.sweep(2000, usize::MAX);
+            for key in &swept.keys {
+                let slot = db.find(key).unwrap();
+                db.set_deadline(slot, NEVER);
+            }
+            swept.keys.iter().map(|key| key.to_vec()).collect()
+        };
+        let (mut most, mut longest) = (0, 0);
+        for round in 0..8 {
+            let mut found = std::collections::BTreeSet::new();
+            for (n, &slot) in slots.iter().enumerate() {
+                let before = db.wheel.entered.get();
+                db.set_deadline(slot, NEVER);
+                // Some are due while the wheel is begun again.
+                let soon = n % 10 == round && round < 7;
+                db.set_deadline(slot, if soon { 1000 } else { 86_400_000 });
+                if n % 1000 == 0 {
+                    db.compact_if_sparse();
+                    found.extend(expire(&mut db));
+                }
+                most = most.max(db.wheel.entered.get() - before);
+                let before = db.wheel.before.as_ref().map_or(0, |before| before.len);
+                longest = longest.max(db.wheel.len + before);
+            }
+            found.extend(expire(&mut db));
+            let due = if round < 7 { KEYS / 10 } else { 0 };
+            assert_eq!(found.len(), due, "in round {round}");
+        }
+        assert!(db.wheel.entered.get() >= KEYS, "it was never begun again");
+        assert!(most < 20_000, "{most} slots were entered again at once");
+        assert!(longest < 5 * KEYS + 2 * 65_536, "{longest} entries");
+        let (found, _) = db.sweep(86_400_001, usize::MAX);
+        let found: std::collections::BTreeSet<_> =
+            found.keys.iter().map(|key| key.to_vec()).collect();
+        assert_eq!(found.len(), KEYS);
     }
 }

@@ -88,11 +88,11 @@
 //!
 //! # Complexity
 //!
-//! Commands have the complexity that Redis documents, with these differences. ZRANK, ZREVRANK and
-//! ranges by rank cost O(log n) plus a sum over groups of blocks, O(n / 64k), which is below the
-//! logarithm's cost up to some ten million members. XINFO STREAM counts the nodes of Redis's radix
-//! tree: O(nodes), one node per 100 entries. Growing and shrinking a table, freeing a large value and
-//! active expiry are spread over many commands or done on another thread.
+//! Commands have the complexity that Redis documents, with this difference: what looks for a rank, adds to
+//! a sorted set or removes from it (ZRANK, ZREVRANK, ranges by rank, ZADD, ZREM) costs O(log n) plus a walk
+//! over groups of blocks, O(n / 16k), which is below the logarithm's cost up to some million members.
+//! Growing and shrinking a table, freeing a large value and active expiry are spread over many commands or
+//! done on another thread.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -156,4 +156,4 @@ pub use error::EngineError;
 pub use rdb::Summary;
 pub use replica::{Following, Master, MasterTls};
 pub use reply::{Protocol, Reply};
-pub use session::{Blocked, HELD_BACK, Outcome, PushReceiver, Session};
+pub use session::{Blocked, HELD_BACK, LogPosition, Outcome, PushReceiver, Session};

@@ -5,7 +5,7 @@ mod link;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub(crate) use follow::{Replica, Status, follow};
+pub(crate) use follow::{Replica, Status, end, follow, follow_configured};
 pub use link::{Master, MasterTls};
 
 use std::sync::atomic::Ordering;
@@ -93,7 +93,7 @@ impl Engine {
 
     /// Ends the following: the data stays as it is, and clients can write again.
     pub fn promote(&self) {
-        self.inner.lock().replica = None;
+        end(&mut self.inner.lock());
     }
 
     /// Puts a copy of all data of a running Redis or Valkey in the place of all data here.

@@ -485,6 +485,7 @@ impl Talk {
             unsure: allowed.is_none(),
             allowed: allowed.unwrap_or_else(|| Allowed::by(&Config::default())),
             position: 0,
+            told: false,
             attachment: None,
             out: Vec::new(),
         };
@@ -622,6 +623,8 @@ struct Connection<S> {
     unsure: bool,
     /// What `out` depends on in the log.
     position: u64,
+    /// There are messages in `out` that tell of the data.
+    told: bool,
     /// The client has become a replica.
     attachment: Option<Box<Attachment>>,
     out: Vec<u8>,
@@ -718,6 +721,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             out: &mut self.out,
             enough: HIGH_WATER,
             allowed: &mut self.allowed,
+            told: &mut self.told,
         };
         let ran = self.session.run_on_wire(&self.commands, wire);
         self.position = self.position.max(ran.position);
@@ -758,7 +762,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 () = self.profile.end.notified() => return Flow::Close,
                 () = stop.cancelled() => return Flow::Close,
-                Some(pushed) = self.inbox.recv() => self.session.answer(&pushed.reply, &mut self.out),
+                Some(pushed) = self.inbox.recv() => {
+                    self.told |= !pushed.free;
+                    self.session.answer(&pushed.reply, &mut self.out);
+                }
                 // Only to notice that the client is gone; its next commands wait.
                 read = self.socket.read_buf(self.parser.buffer()) => {
                     self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
@@ -802,6 +809,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 });
             }
             if let Poll::Ready(Some(pushed)) = self.inbox.poll_recv(cx) {
+                self.told |= !pushed.free;
                 self.session.answer(&pushed.reply, &mut self.out);
                 return Poll::Ready(Flow::Continue);
             }
@@ -819,9 +827,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         .await
     }
 
+    /// Waits until what messages tell of is on the disk, if that is what is promised.
+    async fn wait_until_told(&mut self, stop: &CancellationToken) -> Flow {
+        let synced = async {
+            loop {
+                match self.session.told_position() {
+                    Some(position) => return self.session.synced(position).await,
+                    None => self.session.wait_for_lock().await,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = synced => Flow::Continue,
+            () = self.profile.end.notified() => Flow::Close,
+            () = give_up(stop) => Flow::Close,
+        }
+    }
+
     /// Writes all that waits to be written, once the log has kept what it depends on.
     async fn flush(&mut self, stop: &CancellationToken) -> Flow {
         let mut flow = Flow::Continue;
+        if std::mem::take(&mut self.told) && matches!(self.wait_until_told(stop).await, Flow::Close)
+        {
+            return Flow::Close;
+        }
         let position = std::mem::take(&mut self.position);
         if let Err(error) = self.session.kept(position).await {
             // None of what was said is certain: say that, and nothing more.

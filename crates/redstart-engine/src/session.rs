@@ -5,7 +5,10 @@
 //! kept by the log, blocking ([`Session::execute`], [`Session::execute_batch`]) or not
 //! ([`Session::call`], [`Session::pipeline`], the listener).
 
+mod ahead;
 mod now;
+
+pub use ahead::LogPosition;
 
 use std::{
     future::Future,
@@ -29,7 +32,10 @@ use crate::{
     dispatch::{self, Done},
     engine::{Inner, State},
     error::{CommandResult, Stop},
-    feed::{self, Attachment, stream::Stream},
+    feed::{
+        self, Attachment,
+        stream::{Confirmed, Stream},
+    },
     notify::class,
     registry,
     reply::{Protocol, Reply},
@@ -341,6 +347,8 @@ pub(crate) struct Wire<'a> {
     /// How many bytes are enough.
     pub(crate) enough: usize,
     pub(crate) allowed: &'a mut Allowed,
+    /// Set if something of others was written that tells of the data.
+    pub(crate) told: &'a mut bool,
 }
 
 impl Replies for Wire<'_> {
@@ -350,6 +358,7 @@ impl Replies for Wire<'_> {
         while self.out.len() < self.enough
             && let Some(pushed) = self.inbox.try_recv()
         {
+            *self.told |= !pushed.free;
             answer(client, &pushed.reply, self.out);
         }
     }
@@ -365,6 +374,7 @@ impl Replies for Wire<'_> {
     fn take(&mut self, client: &Client, reply: Reply) {
         let mut late: Vec<Pushed> = Vec::new();
         while let Some(pushed) = self.inbox.try_recv() {
+            *self.told |= !pushed.free;
             if pushed.late {
                 late.push(pushed);
             } else {
@@ -390,6 +400,7 @@ impl Replies for Wire<'_> {
     /// The client gets no messages that it causes itself; all others may as well come behind.
     fn wrote(&mut self, client: &Client) {
         while let Some(pushed) = self.inbox.try_recv() {
+            *self.told |= !pushed.free;
             answer(client, &pushed.reply, self.out);
         }
     }
@@ -639,28 +650,20 @@ impl Session {
     /// Executes a command without waiting for what it may block on. With [`crate::Fsync::Always`] a
     /// write blocks the thread until it is on the disk; [`Session::call`] does not.
     pub fn execute(&mut self, args: &[Bytes]) -> Outcome {
-        let mut reply = One::default();
-        let ran = self.run_blocking(std::iter::once(args), Mode::Try, &mut reply);
-        match (ran.end, reply.0) {
-            (End::Blocked(blocked), _) => Outcome::Blocked(blocked),
-            (End::Paused, _) => Outcome::Reply(Reply::Error(HELD_BACK.into())),
-            (_, reply) => Outcome::Reply(match self.inner.commit(ran.position) {
-                Ok(()) => reply.unwrap_or(Reply::Nil),
-                Err(failed) => failed,
-            }),
+        match self.execute_ahead(args) {
+            (Outcome::Reply(reply), position) => {
+                let kept = self.inner.commit(position.at());
+                Outcome::Reply(kept.err().unwrap_or(reply))
+            }
+            (blocked, _) => blocked,
         }
     }
 
     /// Executes commands under one hold of the lock. Nothing waits: a command that would block
     /// answers as after its timeout. [`Session::pipeline`] waits.
     pub fn execute_batch(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
-        let mut replies = Vec::with_capacity(commands.len());
-        let all = commands.iter().map(Vec::as_slice);
-        let ran = self.run_blocking(all, Mode::TimeOut, &mut replies);
-        if matches!(ran.end, End::Paused) {
-            return vec![Reply::Error(HELD_BACK.into()); commands.len()];
-        }
-        if let Err(failed) = self.inner.commit(ran.position) {
+        let (mut replies, position) = self.execute_batch_ahead(commands);
+        if let Err(failed) = self.inner.commit(position.at()) {
             replies.fill(failed);
         }
         replies
@@ -745,11 +748,11 @@ impl Session {
     }
 
     /// The client is a replica and said that it is alive, or how far it is.
-    pub(crate) fn replica_was_heard(&self, stream: &Stream, confirmed: Option<u64>) {
+    pub(crate) fn replica_was_heard(&self, stream: &Stream, confirmed: Confirmed) {
         let now = self.inner.clock.now_micros();
         stream.heard(self.client.id, confirmed, now);
         // If the state is held, the next tick does this.
-        if confirmed.is_some()
+        if confirmed.applied.is_some()
             && let Some(mut state) = self.inner.try_lock()
         {
             feed::wake_waiting(&mut state);
@@ -810,6 +813,22 @@ impl Session {
         self.inner.kept(position).await
     }
 
+    /// Up to where the log has to be on the disk before messages of others may be seen; `None` while the state is held for
+    /// long.
+    pub(crate) fn told_position(&self) -> Option<u64> {
+        self.inner.told_position()
+    }
+
+    /// Up to where the log has to be on the disk before replicas may have what is in their stream.
+    pub(crate) fn fed_position(&self) -> u64 {
+        self.inner.fed_position()
+    }
+
+    /// Waits until this much is on the disk, if that is what is promised, however often that fails before.
+    pub(crate) async fn synced(&self, position: u64) {
+        std::future::poll_fn(|cx| self.inner.poll_synced(position, cx)).await;
+    }
+
     /// Waits while a hand-over holds writes back: until something that was answered with [`HELD_BACK`] may be
     /// tried again.
     pub async fn until_let_go(&self) {
@@ -854,6 +873,9 @@ impl Session {
         PushReceiver {
             inbox: self.client.take_inbox(),
             inner: Arc::downgrade(&self.inner),
+            held: None,
+            covered: 0,
+            position: None,
             sleep: None,
         }
     }
@@ -1046,10 +1068,18 @@ impl std::fmt::Debug for Blocked {
 }
 
 /// The out-of-band replies of one session.
+///
+/// With [`crate::Fsync::Always`], what tells of the data arrives when that is on the disk, as replies do.
 pub struct PushReceiver {
     inbox: Inbox,
     inner: Weak<Inner>,
-    /// Until keys that expired are looked for again.
+    /// What was received and may not be seen yet.
+    held: Option<Reply>,
+    /// How many of the next messages were sent before `position` was looked up, the one that is held included.
+    covered: usize,
+    /// Up to where the log has to be on the disk for them; `None` if the state was held for long.
+    position: Option<u64>,
+    /// Until the next look: at the state that was held, or for keys that expired.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -1066,30 +1096,97 @@ impl PushReceiver {
         std::future::poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// The next push if there is one.
+    /// The next push if there is one that may be seen.
     pub fn try_recv(&mut self) -> Option<Reply> {
-        self.inbox.try_recv().map(|pushed| pushed.reply)
+        if self.held.is_none() {
+            let pushed = self.inbox.try_recv()?;
+            if let Some(reply) = self.hold(pushed) {
+                return Some(reply);
+            }
+        }
+        let inner = self.inner.upgrade();
+        let may_be_seen = inner.is_none_or(|inner| {
+            let position = self.look_up(&inner);
+            position.is_some_and(|position| inner.is_synced(position))
+        });
+        may_be_seen.then(|| self.release()).flatten()
     }
 
     /// As [`PushReceiver::recv`], to be called from a `poll` function.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
         loop {
+            if self.held.is_some() {
+                std::task::ready!(self.poll_held(cx));
+                return Poll::Ready(self.release());
+            }
             if let Poll::Ready(pushed) = self.inbox.poll_recv(cx) {
-                return Poll::Ready(pushed.map(|pushed| pushed.reply));
+                let Some(pushed) = pushed else {
+                    return Poll::Ready(None);
+                };
+                match self.hold(pushed) {
+                    Some(reply) => return Poll::Ready(Some(reply)),
+                    None => continue,
+                }
             }
             // No command may ever come that would notice that a key has expired.
             let Some(inner) = self.inner.upgrade().filter(|inner| inner.tells_of_expiry()) else {
                 return Poll::Pending;
             };
-            let sleep = self
-                .sleep
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep(SWEEP)));
-            if sleep.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            self.sleep = None;
+            std::task::ready!(self.poll_sleep(SWEEP, cx));
             inner.tick();
         }
+    }
+
+    /// Keeps a message back, unless it may be seen at any time.
+    fn hold(&mut self, pushed: Pushed) -> Option<Reply> {
+        if pushed.free {
+            self.covered = self.covered.saturating_sub(1);
+            return Some(pushed.reply);
+        }
+        self.held = Some(pushed.reply);
+        None
+    }
+
+    fn release(&mut self) -> Option<Reply> {
+        self.covered = self.covered.saturating_sub(1);
+        self.held.take()
+    }
+
+    /// The position that the held message waits for.
+    fn look_up(&mut self, inner: &Inner) -> Option<u64> {
+        if self.covered == 0 || self.position.is_none() {
+            // What is in the inbox by now was sent by units that have ended when the state is looked at.
+            let covered = 1 + self.inbox.len();
+            self.position = inner.told_position();
+            self.covered = covered;
+        }
+        self.position
+    }
+
+    /// Ready once the held message may be seen.
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let Some(inner) = self.inner.upgrade() else {
+                return Poll::Ready(());
+            };
+            match self.look_up(&inner) {
+                Some(position) => return inner.poll_synced(position, cx),
+                None if inner.can_sleep() => std::task::ready!(self.poll_sleep(PATIENCE, cx)),
+                None => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn poll_sleep(&mut self, time: Duration, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self
+            .sleep
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
+        std::task::ready!(sleep.as_mut().poll(cx));
+        self.sleep = None;
+        Poll::Ready(())
     }
 }
 

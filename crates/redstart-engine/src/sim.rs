@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::{Engine, Protocol, Reply, aof, resp};
 
-pub use crate::aof::simulated::{Disk, keep_log, log_round};
+pub use crate::aof::simulated::{Disk, keep_log, keep_log_by_thread, log_round, log_syncs};
 
 thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };

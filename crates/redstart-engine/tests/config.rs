@@ -81,10 +81,10 @@ fn an_error_names_the_file_the_line_and_the_cause() {
             2,
             "Duplicate user",
         ),
-        ("replicaof 127.0.0.1 6379\n", 1, "replicaof cannot be set"),
-        ("cluster-enabled yes\n", 1, "cluster-enabled cannot be set"),
+        ("replicaof 127.0.0.1\n", 1, "wrong number of arguments"),
+        ("replicaof 127.0.0.1 65536\n", 1, "Invalid master port"),
         (
-            "cluster-enabled no\ntls-port 0\ntls-port 6380\n",
+            "cluster-enabled yes\ntls-port 0\ntls-port 6380\n",
             3,
             "tls-port cannot be set",
         ),
@@ -120,6 +120,73 @@ fn an_error_names_the_file_the_line_and_the_cause() {
         "a file that includes itself"
     );
     assert!(Settings::read(dir.path().join("absent.conf")).is_err());
+}
+
+#[test]
+fn a_rewritten_file_keeps_whom_an_engine_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    // Nobody answers there.
+    std::fs::write(&path, "replicaof 127.0.0.1 1\n").unwrap();
+    let start = || {
+        let settings = Settings::read(&path).unwrap();
+        Engine::builder().settings(settings).build().unwrap()
+    };
+    let followed = |engine: &Engine| engine.following().map(|one| (one.host, one.port));
+    let engine = start();
+    let mut session = engine.session();
+    assert_eq!(followed(&engine), Some(("127.0.0.1".into(), 1)));
+    assert_eq!(get(&mut session, "replicaof"), "127.0.0.1 1");
+    assert!(
+        ask(&mut session, "SET k v").is_error(),
+        "a master is started"
+    );
+    assert_eq!(ask(&mut session, "REPLICAOF NO ONE"), Reply::OK);
+    assert_eq!(get(&mut session, "replicaof"), "");
+    assert_eq!(ask(&mut session, "CONFIG REWRITE"), Reply::OK);
+    drop((session, engine));
+    let engine = start();
+    let mut session = engine.session();
+    assert_eq!(followed(&engine), None);
+    assert_eq!(ask(&mut session, "REPLICAOF 127.0.0.1 2"), Reply::OK);
+    assert_eq!(get(&mut session, "replicaof"), "127.0.0.1 2");
+    assert_eq!(ask(&mut session, "CONFIG REWRITE"), Reply::OK);
+    drop((session, engine));
+    let engine = start();
+    assert_eq!(followed(&engine), Some(("127.0.0.1".into(), 2)));
+    engine.promote();
+    assert_eq!(get(&mut engine.session(), "replicaof"), "");
+}
+
+#[test]
+fn a_file_makes_a_cluster_of_one_node_which_follows_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    std::fs::write(&path, "\n").unwrap();
+    let settings = Settings::read(&path).unwrap();
+    let engine = Engine::builder().settings(settings).cluster(true);
+    let engine = engine.build().unwrap();
+    let mut session = engine.session();
+    assert_eq!(ask(&mut session, "CONFIG REWRITE"), Reply::OK);
+    drop((session, engine));
+    // As it was started before, and by the file alone.
+    for flag in [true, false] {
+        let settings = Settings::read(&path).unwrap();
+        let mut builder = Engine::builder().settings(settings);
+        if flag {
+            builder = builder.cluster(true);
+        }
+        let engine = builder.build().unwrap();
+        let mut session = engine.session();
+        assert_eq!(get(&mut session, "cluster-enabled"), "yes");
+        assert_eq!(
+            ask(&mut session, "REPLICAOF 127.0.0.1 1"),
+            Reply::Error("ERR REPLICAOF not allowed in cluster mode.".into())
+        );
+    }
+    std::fs::write(&path, "cluster-enabled yes\nreplicaof 127.0.0.1 1\n").unwrap();
+    let settings = Settings::read(&path).unwrap();
+    assert!(Engine::builder().settings(settings).build().is_err());
 }
 
 #[tokio::test]

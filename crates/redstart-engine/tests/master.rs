@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redstart_engine::{Engine, Fsync, Reply, server::ServerConfig};
+use redstart_engine::{Compat, Engine, Fsync, Reply, server::ServerConfig};
 use redstart_testkit::{Kind, block_until, scale};
 
 #[path = "replication/change.rs"]
@@ -269,6 +269,26 @@ fn the_replica_is_told_and_shown_as_a_server_shows_its_own() {
     block_until("writes to be accepted", PATIENCE, good).unwrap();
     assert_eq!(wire.line("WAIT 1 0"), Reply::Int(1));
     assert_level(&mut wire, &mut other, "at the end");
+}
+
+#[test]
+fn waitaof_counts_a_replica_that_has_it_on_its_disk() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let engine = Engine::builder().compat(Compat::Valkey9).build().unwrap();
+    let master = Master::start(engine, place.path());
+    let mut wire = master.connect();
+    let replica = RealServer::new(Kind::Valkey, dir.path(), &["--appendonly", "yes"]);
+    let _other = replica.follow(master.running.addr);
+    let counted = |disk, replicas| Reply::Array(vec![Reply::Int(disk), Reply::Int(replicas)]);
+    for n in 0..3 {
+        wire.line(&format!("SET k {n}"));
+        assert_eq!(wire.line("WAITAOF 0 1 0"), counted(0, 1));
+    }
+    // There is no second one.
+    match wire.line("WAITAOF 0 2 20") {
+        Reply::Array(counts) => assert!(counts[1] != Reply::Int(2), "{counts:?}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

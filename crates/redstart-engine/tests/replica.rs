@@ -136,6 +136,23 @@ fn role(master: &RealServer, offset: &str) -> Reply {
 }
 
 #[test]
+fn a_master_counts_the_engine_once_it_has_it_on_its_disk() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let master = master(Kind::Valkey, dir.path(), "yes");
+    let builder = Engine::builder().append_only(data.path(), redstart_engine::Fsync::EverySec);
+    let engine = builder.build().unwrap();
+    follow(&mut engine.session(), &master);
+    let mut wire = master.connect();
+    for n in 0..3 {
+        wire.line(&format!("SET k {n}"));
+        match wire.line("WAITAOF 0 1 0") {
+            Reply::Array(counts) => assert_eq!(counts[1], Reply::Int(1), "{counts:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn redis_is_followed_through_cuts_and_restarts() {
     follows_through_cuts_and_restarts(Kind::Redis);
 }

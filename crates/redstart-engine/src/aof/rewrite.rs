@@ -78,19 +78,22 @@ impl Log {
 
     /// Ends the current increment and begins another; returns the previous manifest.
     pub(super) fn switch_increment(&self) -> Result<(Manifest, u64), EngineError> {
-        // Most of it before anybody has to wait.
         self.sync()?;
-        let _last = self.syncing.lock();
-        let mut disk = self.disk.lock();
-        let old = disk.manifest.clone();
+        // Callers write to the current file while the manifest that names the next is saved.
+        let _saving = self.saving.lock();
+        let (old, fresh_starts) = self.manifest();
         let mut new = old.clone();
         new.add_increment();
         let name = new.current().to_owned();
         let file = LogFile::new(self.folder.create(&name)?);
-        if let Err(error) = new.save(&*self.folder) {
+        // What was written meanwhile is synced before anybody has to wait for it, too.
+        let saved = new.save(&*self.folder).and_then(|()| self.sync());
+        if let Err(error) = saved {
             self.go_back(&old, &name);
             return Err(error.into());
         }
+        let _last = self.syncing.lock();
+        let mut disk = self.disk.lock();
         // The new file knows of no selected database, so the buffer must be empty when it is used.
         let mut buffer = self.buffer.lock();
         // Others may have written while the sync above ran: that is in the kernel only.
@@ -112,11 +115,16 @@ impl Log {
         disk.file = Arc::new(file);
         disk.manifest = new;
         disk.len = 0;
-        let fresh_starts = disk.fresh_starts;
         drop(buffer);
         drop(disk);
         self.wake_waiters();
         Ok((old, fresh_starts))
+    }
+
+    /// The files as they are now, and how often the log was started over. Neither changes while `saving` is held.
+    fn manifest(&self) -> (Manifest, u64) {
+        let disk = self.disk.lock();
+        (disk.manifest.clone(), disk.fresh_starts)
     }
 
     /// Makes the manifest name what it named before; if that is certain, removes the file that it
@@ -134,19 +142,21 @@ impl Log {
         temporary: &str,
         len: u64,
     ) -> Result<(), EngineError> {
-        let mut disk = self.disk.lock();
-        if disk.fresh_starts != fresh_starts {
+        let _saving = self.saving.lock();
+        let (current, starts_now) = self.manifest();
+        if starts_now != fresh_starts {
             return Err(EngineError::Log(
                 "the log was started over meanwhile".into(),
             ));
         }
-        let mut new = disk.manifest.clone();
+        let mut new = current.clone();
         let name = new.replace_base(old);
         self.folder.rename(temporary, &name)?;
         if let Err(error) = new.save(&*self.folder) {
-            self.go_back(&disk.manifest, &name);
+            self.go_back(&current, &name);
             return Err(error.into());
         }
+        let mut disk = self.disk.lock();
         disk.manifest = new;
         disk.base_len = len;
         drop(disk);
@@ -179,6 +189,7 @@ impl Log {
 
     /// Replaces the log's files by what is in memory.
     pub(super) fn write_fresh(&self, state: &State) -> Result<(), EngineError> {
+        let _saving = self.saving.lock();
         let mut last = self.syncing.lock();
         let mut disk = self.disk.lock();
         let temporary = self.temporary("fresh");

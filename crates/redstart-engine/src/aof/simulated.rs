@@ -4,10 +4,10 @@
 use std::{
     collections::BTreeMap,
     io::{self, Cursor},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::{
     Log,
@@ -24,13 +24,15 @@ struct Files {
     /// How many bytes can still be written, if that is few.
     room: Option<usize>,
     syncs_fail: bool,
+    /// Syncs of files take until this is false again.
+    syncs_hang: bool,
     /// How many processes have died on it: what they still do reaches nothing.
     deaths: u64,
 }
 
 /// A disk; clones are the same one.
 #[derive(Clone, Default)]
-pub struct Disk(Arc<Mutex<Files>>);
+pub struct Disk(Arc<Mutex<Files>>, Arc<Condvar>);
 
 impl Disk {
     /// From now on it takes only this many bytes more, and its syncs fail or not.
@@ -43,6 +45,12 @@ impl Disk {
     pub fn mend(&self) {
         let mut files = self.0.lock();
         (files.room, files.syncs_fail) = (None, false);
+    }
+
+    /// From now on syncs of files take until this is called with `false`.
+    pub fn hang(&self, syncs_hang: bool) {
+        self.0.lock().syncs_hang = syncs_hang;
+        self.1.notify_all();
     }
 
     /// Its syncs succeed again.
@@ -78,6 +86,25 @@ pub fn keep_log(engine: &Engine, disk: &Disk) -> Result<(), EngineError> {
     let log = open_in(Arc::new(folder), None, engine)?;
     engine.inner.log.set(log);
     Ok(())
+}
+
+/// As [`keep_log`], with a thread that writes the log as that of a folder is written.
+///
+/// # Errors
+///
+/// As [`keep_log`], and if no thread can be started.
+pub fn keep_log_by_thread(engine: &Engine, disk: &Disk) -> Result<(), EngineError> {
+    keep_log(engine, disk)?;
+    match engine.inner.log.get() {
+        Some(log) => log.start(),
+        None => Ok(()),
+    }
+}
+
+/// How often the log was synced.
+pub fn log_syncs(engine: &Engine) -> u64 {
+    let log = engine.inner.log.get();
+    log.map_or(0, |log| log.syncs.load(Ordering::Relaxed))
 }
 
 /// What the log's thread does now and then. Whether the log takes writes after that.
@@ -225,6 +252,11 @@ impl Handle for Open {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let mut files = self.mounted.disk.0.lock();
+        while files.syncs_hang {
+            self.mounted.disk.1.wait(&mut files);
+        }
+        drop(files);
         self.mounted.with(|files| synced(files))
     }
 }

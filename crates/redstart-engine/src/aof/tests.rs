@@ -23,16 +23,18 @@ use crate::{Engine, Outcome, Reply, Session, error::NOT_KEPT};
 /// Failures are asked for by static switches: one such test at a time.
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
-fn open(dir: &Path, fsync: Fsync) -> Engine {
+pub(super) fn open(dir: &Path, fsync: Fsync) -> Engine {
     Engine::builder().append_only(dir, fsync).build().unwrap()
 }
 
-fn ask(session: &mut Session, line: &str) -> Reply {
-    let args: Vec<Bytes> = line
-        .split(' ')
+pub(super) fn words(line: &str) -> Vec<Bytes> {
+    line.split(' ')
         .map(|word| Bytes::copy_from_slice(word.as_bytes()))
-        .collect();
-    match session.execute(&args) {
+        .collect()
+}
+
+pub(super) fn ask(session: &mut Session, line: &str) -> Reply {
+    match session.execute(&words(line)) {
         Outcome::Reply(reply) => reply,
         Outcome::Blocked(_) => panic!("{line} blocks"),
     }
@@ -47,7 +49,7 @@ fn is_misconf(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.contains("MISCONF"))
 }
 
-fn log(engine: &Engine) -> Arc<Log> {
+pub(super) fn log(engine: &Engine) -> Arc<Log> {
     engine.inner.log.get().unwrap()
 }
 
@@ -460,6 +462,8 @@ struct Watched {
     os: OsFolder,
     gate: Arc<Gate>,
     on_create: Box<dyn Fn(&str) + Send + Sync>,
+    /// Called while the folder is synced.
+    on_sync: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -521,6 +525,7 @@ impl Folder for Watched {
         self.os.remove(name)
     }
     fn sync(&self) -> io::Result<()> {
+        (self.on_sync)();
         self.os.sync()
     }
     fn shown(&self, name: &str) -> String {
@@ -548,6 +553,7 @@ fn the_log_is_ended_and_begun_while_a_backup_runs() {
         os: OsFolder::new(elsewhere.path().join(FOLDER)),
         gate: gate.clone(),
         on_create: Box::new(|_| ()),
+        on_sync: Box::new(|| ()),
     };
     let engine = open_watched(dir.path(), watched);
     let mut session = engine.session();
@@ -592,6 +598,74 @@ fn the_log_is_ended_and_begun_while_a_backup_runs() {
 }
 
 #[test]
+fn writes_go_on_while_a_rewrite_saves_the_manifest() {
+    /// As many as a rewrite needs: two for each of two manifests.
+    const SYNCS: usize = 4;
+    for fsync in [Fsync::EverySec, Fsync::Always] {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (ask_for, asked) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (ask_for, told) = (Arc::new(Mutex::new(ask_for)), Mutex::new(told));
+        let (begun, written) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let watched = {
+            let (begun, written, ask_for) = (begun.clone(), written.clone(), ask_for.clone());
+            Watched {
+                os: OsFolder::new(elsewhere.path().join(FOLDER)),
+                gate: Arc::default(),
+                on_create: Box::new(|_| ()),
+                // Somebody writes, and is answered, before the sync ends.
+                on_sync: Box::new(move || {
+                    if begun.load(Ordering::SeqCst) {
+                        let _ = ask_for.lock().send(true);
+                        match told.lock().recv_timeout(Duration::from_secs(20)) {
+                            Ok(()) => drop(written.fetch_add(1, Ordering::SeqCst)),
+                            // One that hangs is enough.
+                            Err(_) => begun.store(false, Ordering::SeqCst),
+                        }
+                    }
+                }),
+            }
+        };
+        let engine = open_watched(dir.path(), watched);
+        {
+            let mut state = engine.inner.lock();
+            state.config.fsync = fsync;
+            log(&engine).policy.follow(&state.config);
+            state.effects.follow_sink();
+        }
+        let mut session = engine.session();
+        ask(&mut session, "SET before 1");
+        let writer = std::thread::spawn(move || {
+            for (n, _) in asked.iter().take_while(|more| *more).enumerate() {
+                assert_eq!(ask(&mut session, &format!("SET {n} x")), Reply::OK);
+                let _ = tell.send(());
+            }
+        });
+        begun.store(true, Ordering::SeqCst);
+        let rewritten = log(&engine).rewrite();
+        begun.store(false, Ordering::SeqCst);
+        rewritten.unwrap();
+        assert_eq!(
+            written.load(Ordering::SeqCst),
+            SYNCS,
+            "{fsync:?}: a write waited"
+        );
+        assert_eq!(ask(&mut engine.session(), "SET after 1"), Reply::OK);
+        let _ = ask_for.lock().send(false);
+        writer.join().unwrap();
+        drop(engine);
+        let engine = open(elsewhere.path(), fsync);
+        assert_eq!(
+            ask(&mut engine.session(), "DBSIZE"),
+            Reply::Int(2 + SYNCS as i64)
+        );
+    }
+}
+
+#[test]
 fn nothing_is_added_to_the_log_of_data_that_was_replaced() {
     const ROUNDS: usize = 60;
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -621,6 +695,7 @@ fn nothing_is_added_to_the_log_of_data_that_was_replaced() {
                     .any(|part| part == seen.as_bytes());
                 late.fetch_add(usize::from(is_late), Ordering::SeqCst);
             }),
+            on_sync: Box::new(|| ()),
         }
     };
     let kept = engine;

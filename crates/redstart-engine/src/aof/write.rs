@@ -22,6 +22,14 @@ const WRITE_FAILED: u8 = 1;
 /// A sync failed, or a failed write could not be undone: the current file is not to be used again.
 pub(super) const FILE_LOST: u8 = 2;
 
+/// A task that waits for the disk.
+pub(super) struct Waiter {
+    position: u64,
+    waker: Waker,
+    /// A failure does not concern it.
+    patient: bool,
+}
+
 impl Log {
     pub(super) fn trouble(&self) -> u8 {
         self.trouble.load(Ordering::Acquire)
@@ -111,7 +119,11 @@ impl Log {
         if !self.always() {
             return Poll::Ready(self.commit(position));
         }
-        self.waiters.lock().push((position, waker.clone()));
+        self.waiters.lock().push(Waiter {
+            position,
+            waker: waker.clone(),
+            patient: false,
+        });
         // A sync may have ended before the waker was registered.
         if self.is_kept(position) {
             return Poll::Ready(Ok(()));
@@ -123,15 +135,48 @@ impl Log {
         Poll::Pending
     }
 
+    /// Ready once everything up to a position is on the disk, however often that fails before. The log's own thread sees
+    /// to it.
+    pub(crate) fn poll_synced(&self, position: u64, waker: &Waker) -> Poll<()> {
+        if self.is_synced(position) {
+            return Poll::Ready(());
+        }
+        self.waiters.lock().push(Waiter {
+            position,
+            waker: waker.clone(),
+            patient: true,
+        });
+        if self.is_synced(position) {
+            return Poll::Ready(());
+        }
+        self.ask(|work| work.sync = true);
+        Poll::Pending
+    }
+
+    pub(crate) fn is_synced(&self, position: u64) -> bool {
+        self.synced.load(Ordering::Acquire) >= position
+    }
+
+    /// Up to where the log will be when all that was ever put into it is there.
+    pub(crate) fn end(&self) -> u64 {
+        self.appended.load(Ordering::Acquire)
+    }
+
     pub(super) fn wake_waiters(&self) {
         let (failed, synced) = (self.trouble() != FINE, self.synced.load(Ordering::Acquire));
-        self.waiters.lock().retain(|(position, waker)| {
-            let over = failed || *position <= synced;
+        self.waiters.lock().retain(|waiter| {
+            let over = waiter.position <= synced || (failed && !waiter.patient);
             if over {
-                waker.wake_by_ref();
+                waiter.waker.wake_by_ref();
             }
             !over
         });
+    }
+
+    /// The log ends: nobody waits for it any more.
+    pub(super) fn wake_all(&self) {
+        let waiters = std::mem::take(&mut *self.waiters.lock());
+        waiters.into_iter().for_each(|waiter| waiter.waker.wake());
     }
 
     /// Hands the buffer to the kernel.

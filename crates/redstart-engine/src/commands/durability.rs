@@ -1,4 +1,4 @@
-//! WAITAOF: waits until what was written is on the disk.
+//! WAITAOF: waits until what was written is on the disk, and on those of replicas.
 
 use bytes::Bytes;
 
@@ -21,7 +21,7 @@ const WITHOUT_LOG: &str =
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
 const NEGATIVE: &str = "ERR value is out of range, must be positive";
 
-/// Replicas are never waited for: none of them tells what is on its disk.
+/// Replicas count that say what is on their disks: Redis from 7.2 on, Valkey and this engine do, if they keep a log.
 fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     const RANGE: &str = "ERR value is out of range, must be between 0 and 1";
     let local = range_arg(&args[1], 0, 1, RANGE)?;
@@ -38,29 +38,40 @@ fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     // What other clients wrote before is waited for, too.
     let position = cx.state.effects.last_position();
-    let answer = move |cx: &Ctx<'_>| {
+    let stream = cx.state.feed.stream.clone();
+    let target = cx.state.feed.offset();
+    let asked = stream.clone();
+    let reached = move |cx: &Ctx<'_>| {
         let durable = i64::from(cx.state.effects.is_durable(position));
-        (
-            durable,
-            Reply::Array(vec![Reply::Int(durable), Reply::ZERO]),
-        )
+        let synced = stream.as_ref().map_or(0, |stream| stream.synced(target)) as i64;
+        let reply = Reply::Array(vec![Reply::Int(durable), Reply::Int(synced)]);
+        (durable >= local && synced >= replicas, reply)
     };
-    let (durable, reply) = answer(cx);
-    if durable >= local && replicas == 0 {
+    let (enough, reply) = reached(cx);
+    if enough {
         return Ok(reply);
     }
-    let on_timeout = reply;
+    if cx.may_block()
+        && let Some(stream) = asked.filter(|_| replicas > 0)
+    {
+        stream.ask();
+    }
     cx.block(Wait {
         keys: Vec::new(),
         deadline,
         hears_of_absence: false,
-        on_timeout,
+        on_timeout: reply,
         serve: Box::new(move |cx, _| {
             if local > 0 && cx.state.effects.health().is_none() {
                 return Some(Reply::Error(WITHOUT_LOG.into()).into());
             }
-            let (durable, reply) = answer(cx);
-            (durable >= local && replicas == 0).then(|| reply.into())
+            let (enough, reply) = reached(cx);
+            if enough {
+                return Some(reply.into());
+            }
+            // What it is told if its time is up.
+            blocking::answer_at_end(cx.state, cx.client.id, reply);
+            None
         }),
     })
 }

@@ -97,7 +97,7 @@ fn start(cx: &mut Ctx<'_>, kind: Kind, names: &[Bytes]) -> CommandResult {
     let mut last = Reply::Nil;
     for (at, name) in names.iter().enumerate() {
         if at > 0 {
-            cx.client.outbox().push(last);
+            cx.client.outbox().push_free(last);
         }
         pubsub::subscribe(cx.state, cx.client, kind, name);
         last = confirmation(cx, kind, kind.subscribe(), Reply::Bulk(name.clone()));
@@ -118,7 +118,7 @@ fn end(cx: &mut Ctx<'_>, kind: Kind, names: &[Bytes]) -> CommandResult {
     let mut last = Reply::Nil;
     for (at, name) in names.into_iter().enumerate() {
         if at > 0 {
-            cx.client.outbox().push(last);
+            cx.client.outbox().push_free(last);
         }
         pubsub::unsubscribe(cx.state, cx.client, kind, &name);
         last = confirmation(cx, kind, kind.unsubscribe(), Reply::Bulk(name));

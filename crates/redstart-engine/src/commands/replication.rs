@@ -28,8 +28,11 @@ pub(crate) static COMMANDS: &[Spec] = &[
 ];
 
 fn replicaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if cx.state.config.cluster {
+        return Err("ERR REPLICAOF not allowed in cluster mode.".into());
+    }
     if args[1].eq_ignore_ascii_case(b"no") && args[2].eq_ignore_ascii_case(b"one") {
-        cx.state.replica = None;
+        replica::end(cx.state);
         return Ok(Reply::OK);
     }
     let port = range_arg(&args[2], 0, 65_535, "ERR Invalid master port")?;

@@ -17,7 +17,7 @@ use super::{
     parameter::{Kind, Parameter, memory_text},
     table,
 };
-use crate::{glob, server::ServerConfig};
+use crate::{glob, number::parse_int, server::ServerConfig};
 
 /// Files that include files, at most.
 const DEPTH: usize = 16;
@@ -125,7 +125,7 @@ impl Settings {
     /// If there is no such setting, or the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingsError> {
         let words = match table::find(name.as_bytes()) {
-            Some(found) if found.parameter.takes_words() => value
+            Some(found) if takes_words(found.parameter) => value
                 .split(' ')
                 .filter(|word| !word.is_empty())
                 .map(|word| Bytes::copy_from_slice(word.as_bytes()))
@@ -269,11 +269,23 @@ impl Settings {
         if parameter.takes_words() && words.is_empty() {
             return Err("wrong number of arguments".into());
         }
-        if matches!(parameter.name, "replicaof") && words.len() == 2 {
-            let both = [words[0].as_ref(), words[1].as_ref()].join(&b' ');
-            return parameter.set(&mut self.config, &[both.into()]);
+        if parameter.name == "replicaof" {
+            return self.replicaof(parameter, words);
         }
         parameter.set(&mut self.config, words)
+    }
+
+    fn replicaof(&mut self, parameter: &Parameter, words: &[Bytes]) -> Result<(), String> {
+        let [host, port] = words else {
+            return Err("wrong number of arguments".into());
+        };
+        let mut whole = [host.as_ref(), port.as_ref()].join(&b' ');
+        if whole.eq_ignore_ascii_case(b"no one") {
+            whole.clear();
+        } else if parse_int(port).is_none_or(|port| u16::try_from(port).is_err()) {
+            return Err("Invalid master port".into());
+        }
+        parameter.set(&mut self.config, &[whole.into()])
     }
 
     fn save(&mut self, parameter: &Parameter, words: &[Bytes]) -> Result<(), String> {
@@ -291,17 +303,16 @@ impl Settings {
     }
 }
 
-/// What is wrong with a line that means something this engine does not do, and that would be missed:
-/// a replica's file must not start an empty master, nor a log be begun beside the one there is.
+/// Whether a value consists of several words in a line of a file.
+fn takes_words(parameter: &Parameter) -> bool {
+    parameter.takes_words() || parameter.name == "replicaof"
+}
+
+/// What is wrong with a line that means something this engine does not do, and that would be missed: a log must not be
+/// begun beside the one there is, nor a port that is to be encrypted be left out.
 fn unheeded(parameter: &Parameter, words: &[Bytes]) -> Option<String> {
     let name = parameter.name;
-    let watched = [
-        "replicaof",
-        "tls-port",
-        "cluster-enabled",
-        "appenddirname",
-        "appendfilename",
-    ];
+    let watched = ["tls-port", "appenddirname", "appendfilename"];
     let usual = match words {
         [word] => word.eq_ignore_ascii_case(parameter.default.as_bytes()),
         _ => false,

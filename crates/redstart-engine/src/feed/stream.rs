@@ -71,6 +71,8 @@ pub(crate) struct Follower {
     pub(super) position: u64,
     /// Up to where it has confirmed the stream.
     pub(super) acked: Option<u64>,
+    /// Up to where it has the stream on its disk, by its own word.
+    pub(super) synced: Option<u64>,
     /// When it last said so, in unix microseconds.
     pub(super) heard: i64,
     /// Since when it lags too far behind.
@@ -92,6 +94,15 @@ pub(crate) struct Sizes {
     pub(crate) first: u64,
     pub(crate) len: u64,
     pub(crate) size: u64,
+}
+
+/// What a replica has said of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Confirmed {
+    /// Up to where it has applied the stream.
+    pub(crate) applied: Option<u64>,
+    /// Up to where it has it on its disk.
+    pub(crate) synced: Option<u64>,
 }
 
 /// What the connection of a replica finds.
@@ -206,6 +217,11 @@ impl Stream {
         buffer.write(|out, _| resp::encode_command(args, out));
     }
 
+    /// Asks all replicas how far they are.
+    pub(crate) fn ask(&self) {
+        self.tell(&["REPLCONF", "GETACK", "*"].map(Bytes::from));
+    }
+
     /// The next unit names its database.
     pub(super) fn select_again(&self) {
         self.buffer.lock().db = None;
@@ -248,10 +264,11 @@ impl Stream {
     }
 
     /// The replica has confirmed a place, or said only that it is alive.
-    pub(crate) fn heard(&self, client: u64, acked: Option<u64>, now_micros: i64) {
+    pub(crate) fn heard(&self, client: u64, confirmed: Confirmed, now_micros: i64) {
         if let Some(follower) = self.buffer.lock().followers.get_mut(&client) {
             follower.heard = now_micros;
-            follower.acked = follower.acked.max(acked);
+            follower.acked = follower.acked.max(confirmed.applied);
+            follower.synced = follower.synced.max(confirmed.synced);
         }
     }
 
@@ -310,6 +327,11 @@ impl Stream {
     pub(super) fn reached(&self, offset: u64) -> usize {
         // One that has confirmed nothing has not even confirmed the beginning.
         self.count(|one| one.acked.is_some_and(|acked| acked >= offset))
+    }
+
+    /// How many replicas have this place on their disks.
+    pub(crate) fn synced(&self, offset: u64) -> usize {
+        self.count(|one| one.synced.is_some_and(|synced| synced >= offset))
     }
 
     /// How many replicas were heard since.
@@ -481,6 +503,7 @@ mod tests {
             stage: Stage::Online,
             position: stream.end(),
             acked: None,
+            synced: None,
             heard: 0,
             over_since: None,
             wake: Arc::default(),

@@ -7,6 +7,7 @@
 //! again.
 
 use std::{
+    collections::VecDeque,
     io::{self, BufRead},
     net::{Shutdown, TcpStream},
     sync::{Arc, Weak, atomic::Ordering},
@@ -42,6 +43,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(300);
 const CALM: Duration = Duration::from_secs(600);
 /// How often the server is told how far this has come.
 const TOLD: Duration = Duration::from_secs(1);
+
+/// The setting that names the followed server.
+const REPLICAOF: &str = "replicaof";
 
 /// How a followed server and this stand to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +152,9 @@ pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::
     std::thread::Builder::new()
         .name("redstart-replica".into())
         .spawn(move || run(&inner, &copy, &at))?;
+    // CONFIG REWRITE writes it, so that the next start follows the same server.
+    let place = format!("{} {}", master.host, master.port);
+    state.config.remembered.insert(REPLICAOF, place.into());
     state.replica = Some(Replica {
         master,
         status: Status::Connect,
@@ -159,6 +166,23 @@ pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::
         end,
     });
     Ok(())
+}
+
+/// Ends the following: the data stays as it is.
+pub(crate) fn end(state: &mut State) {
+    state.replica = None;
+    state.config.remembered.remove(REPLICAOF);
+}
+
+/// Follows the server that the settings name, if they name one.
+pub(crate) fn follow_configured(state: &mut State, now_micros: i64) -> io::Result<()> {
+    let place = state.config.remembered.get(REPLICAOF);
+    let place = place.map(|place| String::from_utf8_lossy(place).into_owned());
+    let (host, port) = match place.as_deref().and_then(|place| place.rsplit_once(' ')) {
+        Some((host, port)) => (host.to_owned(), port.parse().unwrap_or(0)),
+        None => return Ok(()),
+    };
+    follow(state, Master::configured(host, port), now_micros)
 }
 
 /// Applies a change to what is known of the server, unless another one is followed by now.
@@ -345,7 +369,13 @@ fn stream(weak: &Weak<Inner>, link: &mut Link, end: &Arc<End>, from: &Position) 
     };
     let (mut told, mut heard) = (Instant::now(), Instant::now());
     let mut applied = from.offset;
-    link.tell(applied)?;
+    let mut synced = Synced::default();
+    let mut note = |applied: u64| -> io::Result<Option<u64>> {
+        let inner = weak.upgrade().ok_or_else(gone)?;
+        let position = inner.lock().effects.last_position();
+        Ok(synced.note(&inner, applied, position))
+    };
+    link.tell(applied, note(applied)?)?;
     loop {
         let count = match link.reader().fill_buf() {
             Ok([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -362,13 +392,45 @@ fn stream(weak: &Weak<Inner>, link: &mut Link, end: &Arc<End>, from: &Position) 
             heard = Instant::now();
             let inner = weak.upgrade().ok_or_else(gone)?;
             applied = applier.apply(&inner, end)?;
+            note(applied)?;
         } else if heard.elapsed() > SILENCE {
             return Err(io::ErrorKind::TimedOut.into());
         }
         if std::mem::take(&mut applier.asked) || told.elapsed() >= TOLD {
             told = Instant::now();
-            link.tell(applied)?;
+            link.tell(applied, note(applied)?)?;
         }
+    }
+}
+
+/// Which places in the stream are on the disk.
+#[derive(Default)]
+struct Synced {
+    /// Places that may not be yet, with the positions in the log up to which they are in it.
+    pending: VecDeque<(u64, u64)>,
+    last: Option<u64>,
+}
+
+impl Synced {
+    /// The stream was applied up to a place, which the log has up to a position. Which place is on the disk; `None` if there
+    /// is no log.
+    fn note(&mut self, inner: &Inner, applied: u64, position: u64) -> Option<u64> {
+        /// More places than this are not told apart.
+        const APART: usize = 1024;
+        let log = inner.log.get()?;
+        if self.pending.len() == APART {
+            self.pending.pop_back();
+        }
+        self.pending.push_back((applied, position));
+        while let Some(&(place, _)) = self
+            .pending
+            .front()
+            .filter(|(_, position)| log.is_synced(*position))
+        {
+            self.last = Some(place);
+            self.pending.pop_front();
+        }
+        self.last
     }
 }
 

@@ -307,9 +307,13 @@ impl Link {
         self.stream.get_ref().tcp().set_read_timeout(Some(time))
     }
 
-    /// Tells the server up to where its stream was applied.
-    pub(crate) fn tell(&mut self, offset: u64) -> io::Result<()> {
-        self.send(&["REPLCONF", "ACK", &offset.to_string()])
+    /// Tells the server up to where its stream was applied, and up to where it is on the disk if there is a log.
+    pub(crate) fn tell(&mut self, offset: u64, synced: Option<u64>) -> io::Result<()> {
+        let offset = offset.to_string();
+        match synced {
+            Some(synced) => self.send(&["REPLCONF", "ACK", &offset, "FACK", &synced.to_string()]),
+            None => self.send(&["REPLCONF", "ACK", &offset]),
+        }
     }
 
     /// Asks for all data, or for what was missed since a place in the stream.

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::{Connection, Flow};
+use super::{Connection, Flow, give_up};
 use crate::{
     feed::{
         Attachment,
         snapshot::{Snapshot, Turn},
-        stream::Taken,
+        stream::{Confirmed, Taken},
     },
     number::parse_int,
     resp::Limits,
@@ -25,6 +25,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Feeds the replica until it goes or must.
     pub(super) async fn feed(&mut self, mut to: Attachment, stop: &CancellationToken) {
         self.out.extend_from_slice(to.greeting.as_bytes());
+        // Neither the data nor the stream tells a replica what may yet be lost here.
+        if matches!(self.wait_until_fed(stop).await, Flow::Close) {
+            return;
+        }
         if matches!(self.flush_in_time(&to, stop).await, Flow::Close) {
             return;
         }
@@ -37,6 +41,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.session.replica_is_online(&to.stream);
         }
         self.send_stream(&to, stop).await;
+    }
+
+    /// Waits until what was put into the stream is on the disk, if that is what is promised.
+    async fn wait_until_fed(&mut self, stop: &CancellationToken) -> Flow {
+        let position = self.session.fed_position();
+        tokio::select! {
+            biased;
+            () = self.session.synced(position) => Flow::Continue,
+            () = self.profile.end.notified() => Flow::Close,
+            () = give_up(stop) => Flow::Close,
+        }
     }
 
     /// Writes what waits, unless the replica takes none of it.
@@ -163,6 +178,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Taken::Bytes => true,
                 Taken::Nothing => false,
             };
+            if more && matches!(self.wait_until_fed(stop).await, Flow::Close) {
+                return;
+            }
             if matches!(self.flush(stop).await, Flow::Close) {
                 return;
             }
@@ -196,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             bulk: self.allowed.bulk,
             authenticated: true,
         };
-        let mut confirmed = None;
+        let mut confirmed = Confirmed::default();
         loop {
             match self.parser.next(limits) {
                 Ok(Some(args)) => {
@@ -205,8 +223,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                             .is_some_and(|arg| arg.eq_ignore_ascii_case(word))
                     };
                     if is(0, b"REPLCONF") && is(1, b"ACK") {
-                        let place = args.get(2).and_then(|text| parse_int(text));
-                        confirmed = place.and_then(|place| u64::try_from(place).ok());
+                        let place = |at: usize| {
+                            let place = args.get(at).and_then(|text| parse_int(text));
+                            place.and_then(|place| u64::try_from(place).ok())
+                        };
+                        confirmed.applied = place(2);
+                        // From Redis 7.2 on, one with a log says how much of it is on its disk.
+                        if is(3, b"FACK") {
+                            confirmed.synced = place(4);
+                        }
                     }
                 }
                 Ok(None) => break,
@@ -214,6 +239,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         self.session.replica_was_heard(&to.stream, confirmed);
-        (Flow::Continue, confirmed.is_some())
+        (Flow::Continue, confirmed.applied.is_some())
     }
 }

@@ -24,7 +24,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = self.profile.end.notified() => return Flow::Close,
                 () = stop.cancelled() => return Flow::Close,
                 () = self.session.wait_while_paused(next) => return Flow::Continue,
-                Some(pushed) = self.inbox.recv() => self.session.answer(&pushed.reply, &mut self.out),
+                Some(pushed) = self.inbox.recv() => {
+                    self.told |= !pushed.free;
+                    self.session.answer(&pushed.reply, &mut self.out);
+                }
                 read = self.socket.read_buf(self.parser.buffer()), if has_room => {
                     self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
                     if !matches!(read, Ok(count) if count > 0) || self.parser.len() > limit {
@@ -44,6 +47,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 && let Some(pushed) = self.inbox.try_recv()
             {
                 left -= 1;
+                self.told |= !pushed.free;
                 self.session.answer(&pushed.reply, &mut self.out);
             }
             if self.out.is_empty() || matches!(self.flush(stop).await, Flow::Close) {

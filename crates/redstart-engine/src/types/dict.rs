@@ -35,7 +35,7 @@ enum Cell<V> {
 const CHUNK: usize = 4096;
 /// A table with room for more entries than this grows a little with each change instead of at once.
 const LARGE: usize = 4096;
-/// How many slots a change looks at while the table grows: enough to be done before it is full.
+/// How many slots a change looks at, at least, while entries move to another table.
 const MOVED_PER_CHANGE: usize = 8;
 /// How many keys are looked up together.
 pub(crate) const WARMED: usize = 32;
@@ -307,8 +307,13 @@ impl<V> Dict<V> {
     /// Moves a few entries to the new table, if there is one.
     #[inline]
     fn move_some(&mut self) {
-        if self.old.is_some() {
-            for _ in 0..MOVED_PER_CHANGE {
+        if let Some(old) = &self.old {
+            // The new table must have taken in all entries before new ones have filled it. After a shrink there are many
+            // more slots than entries.
+            let taken = self.table.len() + old.len();
+            let room = self.table.capacity().saturating_sub(taken).max(1);
+            let left = self.slots().saturating_sub(self.moved);
+            for _ in 0..left.div_ceil(room).max(MOVED_PER_CHANGE) {
                 self.move_one();
             }
         }
@@ -548,11 +553,35 @@ mod tests {
                 assert_eq!(dict.remove(&key(n)), Some(n));
             });
         }
-        assert!(most <= LARGE, "{most} entries were hashed again at once");
         assert_eq!(dict.iter().count(), 1000);
         // Emptied chunks hold no memory.
         let held: usize = dict.chunks.iter().map(|chunk| chunk.cells.capacity()).sum();
         assert!(held <= 3 * CHUNK, "{held} cells for 1000 entries");
+        // A table that has shrunk to a ninth is filled again while its entries still move. So many fill the next one
+        // nearly to its half.
+        const LEFT: usize = 114_000;
+        let mut dict = Dict::new();
+        for n in 0..9 * LEFT {
+            change(&mut dict, &|dict| {
+                dict.insert_new(&key(n), n);
+            });
+        }
+        for n in LEFT..9 * LEFT {
+            change(&mut dict, &|dict| {
+                dict.remove(&key(n));
+            });
+        }
+        change(&mut dict, &|dict| assert!(!dict.compact()));
+        assert!(dict.is_sparse() && dict.old.is_some());
+        for n in LEFT..3 * LEFT {
+            change(&mut dict, &|dict| {
+                dict.insert_new(&key(n), n);
+            });
+        }
+        for n in 0..3 * LEFT {
+            assert_eq!(dict.get(&key(n)), Some(&n));
+        }
+        assert!(most <= LARGE, "{most} entries were hashed again at once");
     }
 
     proptest! {

@@ -507,10 +507,12 @@ impl Destination for Dedicated {
                             }
                         }
                     }
-                    Body::Many { .. } => {
-                        let deadline = request.deadline;
-                        backend::embedded::pipeline(&mut session, request.body, deadline).await
-                    }
+                    Body::Many { .. } => match &*self.backend {
+                        Backend::Embedded(embedded) => {
+                            embedded.pipeline(&mut session, request).await
+                        }
+                        _ => unreachable!("a session of the engine belongs to an embedded store"),
+                    },
                 };
                 match &outcome {
                     Ok(reply) => self.note(&request.body, reply),

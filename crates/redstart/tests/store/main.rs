@@ -3,6 +3,7 @@
 mod dedicated;
 mod doubt;
 mod down;
+mod durable;
 mod fault;
 mod hurry;
 mod identity;

@@ -9,8 +9,12 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use redis::{Cmd, Pipeline, Value};
-use redstart_engine::{Engine, Fsync, HELD_BACK, Outcome, Reply, Session};
+use redstart_engine::{Engine, Fsync, HELD_BACK, LogPosition, Outcome, Reply, Session};
 use tokio::time::{Instant, timeout_at};
+
+mod pool;
+
+use pool::Pool;
 
 use crate::{
     error::{Error, Result},
@@ -18,7 +22,7 @@ use crate::{
         clock::{Clock, EngineClock},
         command,
         location::{FsyncPolicy, Target},
-        request::{Body, BoxFuture, Request},
+        request::{Body, BoxFuture, Failure, Request},
     },
 };
 
@@ -26,7 +30,7 @@ pub(crate) struct Embedded {
     clock: Arc<EngineClock>,
     db: i64,
     /// For commands that neither wait nor change their session.
-    shared: Mutex<Session>,
+    shared: Pool,
     #[cfg(feature = "testing")]
     mishaps: Arc<crate::testing::Mishaps>,
 }
@@ -84,9 +88,9 @@ impl Embedded {
     }
 
     fn with_clock(clock: Arc<EngineClock>, db: i64) -> Result<Self> {
-        let shared = session(clock.engine(), db)?;
+        let shared = Pool::new(|| session(clock.engine(), db))?;
         Ok(Self {
-            shared: Mutex::new(shared),
+            shared,
             clock,
             db,
             #[cfg(feature = "testing")]
@@ -102,7 +106,7 @@ impl Embedded {
     /// Lets go wrong what a test wants to.
     #[cfg(feature = "testing")]
     async fn request_with_mishaps(&self, request: Request<'_>) -> Result<Value> {
-        use crate::{store::request::Failure, testing::Next};
+        use crate::testing::Next;
         let place = || "the embedded engine".to_owned();
         let harmless = request.is_harmless();
         let arrived = || self.arrived(&request);
@@ -167,17 +171,13 @@ impl Embedded {
         match request.body {
             Body::One(cmd) => {
                 let args = args(cmd);
-                let shared = match needs_own_session(cmd) {
-                    true => None,
-                    // Another thread may be looking for the engine.
-                    false => self.shared.try_lock(),
+                let outcome = match needs_own_session(cmd) {
+                    true => self.session().map(|mut own| own.try_execute(&args)),
+                    false => self.with_session(|session| session.try_execute(&args)),
                 };
-                let outcome = match shared {
-                    Some(mut session) => session.try_execute(&args)?,
-                    None => match self.session() {
-                        Ok(mut session) => session.try_execute(&args)?,
-                        Err(error) => return Some(Err(error)),
-                    },
+                let outcome = match outcome {
+                    Ok(outcome) => outcome?,
+                    Err(error) => return Some(Err(error)),
                 };
                 Some(top(outcome.into_reply()?))
             }
@@ -210,7 +210,8 @@ impl Embedded {
             }
             Body::One(cmd) => {
                 let args = args(cmd);
-                let outcome = self.shared.lock().execute(&args);
+                let (outcome, position) =
+                    self.with_session(|session| session.execute_ahead(&args))?;
                 match outcome {
                     // It is rare that the data moves, and what waits is boxed.
                     Outcome::Reply(reply) if is_held_back(&reply) => {
@@ -223,17 +224,82 @@ impl Embedded {
                         });
                         waits.await
                     }
-                    Outcome::Reply(reply) => top(reply),
+                    // No session is held while the log syncs, and no thread stands still.
+                    Outcome::Reply(reply) => {
+                        let harmless = request.is_harmless();
+                        match self.kept(position, request.deadline).await {
+                            Kept::Yes => top(reply),
+                            Kept::No(failed) => top(failed),
+                            Kept::InDoubt => Err(not_in_time(harmless)),
+                        }
+                    }
                     Outcome::Blocked(_) => Err(Error::config(
                         "a command that blocks needs a dedicated connection: store.dedicated()",
                     )),
                 }
             }
-            Body::Many { .. } => {
-                pipeline(&mut self.session()?, request.body, request.deadline).await
-            }
+            Body::Many { .. } => self.pipeline(&mut self.session()?, request).await,
         }
     }
+
+    /// Runs a pipeline in one go.
+    pub(crate) async fn pipeline(
+        &self,
+        session: &mut Session,
+        request: Request<'_>,
+    ) -> Result<Value> {
+        let Body::Many {
+            pipeline,
+            offset,
+            count,
+        } = request.body
+        else {
+            return Err(Error::config("not a pipeline"));
+        };
+        let (mut replies, position) = batch(session, &row(pipeline), request.deadline).await?;
+        match self.kept(position, request.deadline).await {
+            Kept::Yes => {}
+            Kept::No(failed) => replies.fill(failed),
+            Kept::InDoubt => return Err(not_in_time(request.is_harmless())),
+        }
+        shaped(pipeline, offset, count, replies)
+    }
+
+    async fn kept(&self, position: LogPosition, deadline: Instant) -> Kept {
+        if position == LogPosition::default() {
+            return Kept::Yes;
+        }
+        // Only a log on a disk has positions, and what waits is boxed.
+        let engine = self.clock.engine();
+        let waits: BoxFuture<'_, _> = Box::pin(timeout_at(deadline, engine.kept(position)));
+        match waits.await {
+            Ok(Ok(())) => Kept::Yes,
+            Ok(Err(failed)) => Kept::No(failed),
+            Err(_) => Kept::InDoubt,
+        }
+    }
+
+    /// Does something on a session that nobody else uses meanwhile.
+    fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> T) -> Result<T> {
+        match self.shared.try_session() {
+            Some(mut session) => Ok(work(&mut session)),
+            None => Ok(work(&mut self.session()?)),
+        }
+    }
+}
+
+/// Whether the log has kept what replies depend on.
+enum Kept {
+    Yes,
+    /// What is to be answered instead.
+    No(Reply),
+    /// The deadline passed.
+    InDoubt,
+}
+
+/// It was carried out, and may be lost with the power.
+fn not_in_time(harmless: bool) -> Error {
+    Failure::TimedOut.into_error(|| "the disk of the embedded engine".to_owned(), harmless)
 }
 
 /// While the data moves, nothing is changed here.
@@ -250,33 +316,15 @@ async fn batch(
     session: &mut Session,
     commands: &[Vec<Bytes>],
     deadline: Instant,
-) -> Result<Vec<Reply>> {
+) -> Result<(Vec<Reply>, LogPosition)> {
     loop {
-        let replies = session.execute_batch(commands);
-        if !replies.first().is_some_and(is_held_back) {
-            return Ok(replies);
+        let done = session.execute_batch_ahead(commands);
+        if !done.0.first().is_some_and(is_held_back) {
+            return Ok(done);
         }
         let waits: BoxFuture<'_, _> = Box::pin(timeout_at(deadline, session.until_let_go()));
         waits.await.map_err(|_| held_for_too_long())?;
     }
-}
-
-/// Runs a pipeline in one go.
-pub(crate) async fn pipeline(
-    session: &mut Session,
-    body: Body<'_>,
-    deadline: Instant,
-) -> Result<Value> {
-    let Body::Many {
-        pipeline,
-        offset,
-        count,
-    } = body
-    else {
-        return Err(Error::config("not a pipeline"));
-    };
-    let replies = batch(session, &row(pipeline), deadline).await?;
-    shaped(pipeline, offset, count, replies)
 }
 
 /// The commands of a pipeline as they are run in a row.

@@ -1,0 +1,233 @@
+//! What clients, subscribers and replicas are told while a sync takes long.
+
+use std::{net::SocketAddr, task::Poll};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::{
+    file::fault,
+    tests::{ALONE, ask, log, open, words},
+    *,
+};
+use crate::{
+    Engine, Master, Outcome, Reply, Session,
+    server::{Server, ServerConfig},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Syncs take until this is dropped.
+struct SlowDisk;
+
+impl SlowDisk {
+    fn new() -> SlowDisk {
+        fault::SLOW_SYNC.store(true, Ordering::SeqCst);
+        SlowDisk
+    }
+}
+
+impl Drop for SlowDisk {
+    fn drop(&mut self) {
+        fault::SLOW_SYNC.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Executes without waiting for the disk.
+fn ahead(session: &mut Session, line: &str) -> Reply {
+    match session.execute_ahead(&words(line)) {
+        (Outcome::Reply(reply), _) => reply,
+        (Outcome::Blocked(_), _) => panic!("{line} blocks"),
+    }
+}
+
+/// Waits for what is true ahead of the disk.
+async fn becomes(engine: &Engine, line: &str, expected: Reply) {
+    let mut session = engine.session();
+    let became = async {
+        while ahead(&mut session, line) != expected {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, became).await.unwrap();
+}
+
+struct Wire(TcpStream);
+
+impl Wire {
+    async fn connect(addr: SocketAddr) -> Wire {
+        Wire(TcpStream::connect(addr).await.unwrap())
+    }
+
+    async fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    async fn hears(&mut self, expected: &str) {
+        let mut heard = vec![0; expected.len()];
+        let read = timeout(PATIENCE, self.0.read_exact(&mut heard)).await;
+        read.expect("nothing is heard").unwrap();
+        assert_eq!(String::from_utf8_lossy(&heard), expected);
+    }
+
+    async fn call(&mut self, line: &str, expected: &str) {
+        self.send(&format!("{line}\r\n")).await;
+        self.hears(expected).await;
+    }
+
+    /// Nothing is heard for as long as is looked.
+    async fn hears_nothing(&mut self) {
+        let mut room = [0; 64];
+        let read = timeout(Duration::from_millis(50), self.0.read(&mut room)).await;
+        if let Ok(count) = read {
+            let heard = String::from_utf8_lossy(&room[..count.unwrap()]).into_owned();
+            panic!("told before it was on the disk: {heard}");
+        }
+    }
+}
+
+async fn listen(engine: &Engine) -> SocketAddr {
+    let config = ServerConfig::new().listen("127.0.0.1:0".parse().unwrap());
+    let server = Server::bind(engine.clone(), config).await.unwrap();
+    let addr = server.local_addr().unwrap();
+    tokio::spawn(server.run(std::future::pending()));
+    addr
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+fn is_message(reply: &Reply, kind: &str) -> bool {
+    matches!(reply, Reply::Push(parts) if parts[0] == Reply::bulk(kind))
+}
+
+#[test]
+fn in_process_messages_wait_for_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let (mut writer, mut session) = (engine.session(), engine.session_resp3());
+    ask(&mut writer, "CONFIG SET notify-keyspace-events KA");
+    ask(&mut session, "CLIENT TRACKING ON");
+    ask(&mut session, "GET k");
+    let mut pushes = session.pushes();
+    ask(&mut session, "PSUBSCRIBE __keyspace*");
+    // Confirmations wait for nothing.
+    ask(&mut session, "SUBSCRIBE news other");
+    assert!(is_message(&pushes.try_recv().unwrap(), "subscribe"));
+    let runtime = runtime();
+    for fails in [false, true] {
+        let slow = SlowDisk::new();
+        fault::NO_SYNC.store(fails, Ordering::SeqCst);
+        ask(&mut session, "CLIENT ID");
+        for line in ["MULTI", "SET k 1", "PUBLISH news x", "EXEC"] {
+            ahead(&mut writer, line);
+        }
+        ahead(&mut writer, "PUBLISH news y");
+        let mut polled = || {
+            let poll = std::future::poll_fn(|cx| Poll::Ready(pushes.poll_recv(cx).is_pending()));
+            runtime.block_on(poll)
+        };
+        assert!(polled(), "told before it was on the disk");
+        drop(slow);
+        if fails {
+            while log(&engine).trouble() == FINE {
+                std::thread::yield_now();
+            }
+            assert!(polled(), "told although the sync failed");
+            fault::NO_SYNC.store(false, Ordering::SeqCst);
+        }
+        let heard: Vec<Reply> = runtime.block_on(async {
+            let mut heard = Vec::new();
+            while !matches!(heard.last(), Some(Reply::Push(parts)) if parts.last() == Some(&Reply::bulk("y"))) {
+                heard.extend(timeout(PATIENCE, pushes.recv()).await.unwrap());
+            }
+            heard
+        });
+        let count = |kind| heard.iter().filter(|one| is_message(one, kind)).count();
+        assert_eq!((count("message"), count("pmessage")), (2, 1), "{heard:?}");
+        if !fails {
+            assert_eq!(count("invalidate"), 1, "{heard:?}");
+        }
+    }
+}
+
+#[test]
+fn over_the_wire_messages_and_the_stream_of_replicas_wait_for_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let (mut writer, mut subscriber) = (Wire::connect(addr).await, Wire::connect(addr).await);
+        let confirmed = "*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n";
+        subscriber.call("SUBSCRIBE news", confirmed).await;
+        let copy = Engine::new();
+        copy.follow(Master::new("127.0.0.1", addr.port())).unwrap();
+        writer.call("SET before 1", "+OK\r\n").await;
+        becomes(&copy, "GET before", Reply::bulk("1")).await;
+        let slow = SlowDisk::new();
+        writer
+            .send("MULTI\r\nSET k 1\r\nPUBLISH news x\r\nEXEC\r\n")
+            .await;
+        becomes(&engine, "GET k", Reply::bulk("1")).await;
+        writer.hears_nothing().await;
+        subscriber.hears_nothing().await;
+        let told = ahead(&mut copy.session(), "GET k");
+        assert_eq!(told, Reply::Nil, "a replica has what may yet be lost");
+        drop(slow);
+        subscriber
+            .hears("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nx\r\n")
+            .await;
+        writer
+            .hears("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n:1\r\n")
+            .await;
+        becomes(&copy, "GET k", Reply::bulk("1")).await;
+    });
+}
+
+#[test]
+fn over_the_wire_replies_wait_for_the_disk_and_writers_share_syncs() {
+    const WRITERS: i64 = 50;
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut first = Wire::connect(addr).await;
+        first.call("SET old 1", "+OK\r\n").await;
+        let before = log(&engine).syncs.load(Ordering::SeqCst);
+        let slow = SlowDisk::new();
+        first.send("SET new 1\r\n").await;
+        becomes(&engine, "EXISTS new", Reply::Int(1)).await;
+        let mut writers = Vec::new();
+        for n in 0..WRITERS {
+            let mut writer = Wire::connect(addr).await;
+            writer.send(&format!("SET {n} 1\r\n")).await;
+            writers.push(writer);
+        }
+        becomes(&engine, "DBSIZE", Reply::Int(2 + WRITERS)).await;
+        let (mut other, mut held) = (Wire::connect(addr).await, Wire::connect(addr).await);
+        other.call("GET old", "$1\r\n1\r\n").await;
+        held.send("GET new\r\n").await;
+        held.hears_nothing().await;
+        first.hears_nothing().await;
+        other.call("GET old", "$1\r\n1\r\n").await;
+        drop(slow);
+        held.hears("$1\r\n1\r\n").await;
+        for writer in writers.iter_mut().chain([&mut first]) {
+            writer.hears("+OK\r\n").await;
+        }
+        let syncs = log(&engine).syncs.load(Ordering::SeqCst) - before;
+        // The one that had begun, and one for all who came meanwhile.
+        assert!(syncs <= 2, "{syncs} syncs");
+    });
+}
