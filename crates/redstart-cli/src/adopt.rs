@@ -208,7 +208,7 @@ impl Walk {
             show(&next, "");
         }
         let what = format!("do the step {} for {}", next.step, printable(&self.subject));
-        if !self.careful.confirm(&what)? {
+        if !self.careful.confirm(&what, self.look.json)? {
             return Ok(());
         }
         let bar = Bar::new();
@@ -225,7 +225,7 @@ impl Walk {
             return self.nothing("no step was done");
         };
         let what = format!("take the step {last} for {} back", printable(&self.subject));
-        if !self.careful.confirm(&what)? {
+        if !self.careful.confirm(&what, self.look.json)? {
             return Ok(());
         }
         let bar = Bar::new();

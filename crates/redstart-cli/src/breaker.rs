@@ -55,14 +55,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let time = Duration::try_from_secs_f64(time)
                 .map_err(|_| Failure::Usage("--for must be a number of seconds".to_owned()))?;
             let what = format!("refuse all calls through {name:?} for {time:?}");
-            if !careful.confirm(&what)? {
+            if !careful.confirm(&what, args.target.json)? {
                 return Ok(());
             }
             breaker.force_open(time).await?;
             target.done("opened", 1)
         }
         Command::Reset { careful } => {
-            if !careful.confirm(&format!("close the circuit {name:?}"))? {
+            if !careful.confirm(&format!("close the circuit {name:?}"), args.target.json)? {
                 return Ok(());
             }
             breaker.reset().await?;

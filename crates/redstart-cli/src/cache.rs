@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // A tag may be on every entry, and then all of them are loaded at once.
     let asks = !tag.is_empty() || careful.dry_run;
     let what = format!("drop {} keys and {} tags", key.len(), tag.len());
-    if asks && !careful.confirm(&what)? {
+    if asks && !careful.confirm(&what, args.target.json)? {
         return Ok(());
     }
     cache

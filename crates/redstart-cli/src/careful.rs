@@ -17,9 +17,12 @@ pub(crate) struct Careful {
 
 impl Careful {
     /// Whether to go on: asks at a terminal, and refuses without one unless `--yes` is given.
-    pub(crate) fn confirm(&self, what: &str) -> Result<bool, Failure> {
+    pub(crate) fn confirm(&self, what: &str, json: bool) -> Result<bool, Failure> {
         if self.dry_run {
-            say!("would {what}");
+            match json {
+                true => say!("{}", serde_json::json!({ "would": what })),
+                false => say!("would {what}"),
+            }
             return Ok(false);
         }
         if self.yes {

@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 return Err(another());
             }
             let who = printable(holder.label.as_deref().unwrap_or("an unnamed owner"));
-            if !careful.confirm(&format!("end the lease of {who}"))? {
+            if !careful.confirm(&format!("end the lease of {who}"), args.target.json)? {
                 return Ok(());
             }
             match mutex.force_release(&holder).await? {

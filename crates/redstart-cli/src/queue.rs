@@ -225,14 +225,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 return done("deleted", 0, json);
             }
             let what = format!("delete {count} dead letters");
-            if !chosen.careful.confirm(&what)? {
+            if !chosen.careful.confirm(&what, json)? {
                 return Ok(());
             }
             let accepts = these(chosen_letters);
             done("deleted", look.dead_letters().purge(accepts).await?, json)
         }
         Command::Cancel { ids, careful } => {
-            if !careful.confirm(&format!("cancel {} jobs", ids.len()))? {
+            if !careful.confirm(&format!("cancel {} jobs", ids.len()), json)? {
                 return Ok(());
             }
             cancel(&queue, &ids, json).await
@@ -245,7 +245,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             by_hand("ready", "not delayed", &done, json)
         }
         Command::Delete { ids, careful } => {
-            if !careful.confirm(&format!("delete {} jobs", ids.len()))? {
+            if !careful.confirm(&format!("delete {} jobs", ids.len()), json)? {
                 return Ok(());
             }
             let mut done = Vec::new();
@@ -421,7 +421,7 @@ async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(
     if waiting == 0 {
         return done("deleted", 0, json);
     }
-    if !careful.confirm(&format!("delete {waiting} jobs that wait"))? {
+    if !careful.confirm(&format!("delete {waiting} jobs that wait"), json)? {
         return Ok(());
     }
     let mut deleted = delete_parents(look).await?;

@@ -70,7 +70,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 None => format!("end every session of {user:?}"),
                 Some(_) => format!("end a session of {user:?}"),
             };
-            if !careful.confirm(&what)? {
+            if !careful.confirm(&what, args.target.json)? {
                 return Ok(());
             }
             match handle {

@@ -200,6 +200,8 @@ async fn a_person_looks_into_a_queue_and_repairs_it() {
         "nobody confirmed it"
     );
     assert!(server.text(&["drain", "--dry-run"]).contains("8 jobs"));
+    let looked = &server.json(&["drain", "--dry-run"])[0];
+    assert_eq!(looked["would"], "delete 8 jobs that wait");
     assert_eq!(server.json(&["drain", "--yes"])[0]["count"], 8);
     assert_eq!(server.json(&["purge", "--all", "--yes"])[0]["count"], 1);
     let imported = server.queue(&["import"], &exported);
