@@ -16,6 +16,13 @@ const PART: usize = 20_000;
 /// How long a look is good for.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// Names of one pattern in one namespace that are kept. Locks and sessions have one for each entity.
+const NAMES: usize = 1000;
+/// Patterns in namespaces that are kept: what looks like one may be anything.
+const PATTERNS: usize = 1000;
+/// Names that are kept at all.
+const ALL: usize = 50_000;
+
 /// Namespace, pattern and name.
 type Name = (String, String, String);
 
@@ -60,6 +67,8 @@ impl Inventory {
 #[derive(Debug, Default)]
 struct Round {
     found: BTreeMap<Name, u64>,
+    /// How many names each pattern has in each namespace.
+    names: BTreeMap<(String, String), usize>,
     keys: u64,
     foreign: u64,
 }
@@ -71,7 +80,19 @@ impl Round {
             Some((namespace, ..)) if namespace == OWN_NAMESPACE => {}
             Some((namespace, pattern, name)) => {
                 let key = (namespace.to_owned(), pattern.to_owned(), name.to_owned());
-                *self.found.entry(key).or_default() += 1;
+                if let Some(count) = self.found.get_mut(&key) {
+                    *count += 1;
+                    return;
+                }
+                let kind = (namespace.to_owned(), pattern.to_owned());
+                if !self.names.contains_key(&kind) && self.names.len() >= PATTERNS {
+                    return;
+                }
+                let names = self.names.entry(kind).or_default();
+                if *names < NAMES && self.found.len() < ALL {
+                    *names += 1;
+                    self.found.insert(key, 1);
+                }
             }
             None => self.foreign += 1,
         }
@@ -91,6 +112,9 @@ impl Rounds {
     async fn look(&mut self, store: &Store) -> redstart::Result<()> {
         let walk = self.walk.get_or_insert_with(|| store.walk("*"));
         let part = walk.next(PART).await?;
+        if part.is_first {
+            self.this = Round::default();
+        }
         part.keys.iter().for_each(|key| self.this.add(key));
         if part.is_last {
             self.last = Some(std::mem::take(&mut self.this));
@@ -111,8 +135,10 @@ impl Rounds {
         };
         let mut found = last.found.clone();
         for (name, count) in &this.found {
-            let known = found.entry(name.clone()).or_default();
-            *known = (*known).max(*count);
+            match found.get_mut(name) {
+                Some(known) => *known = (*known).max(*count),
+                None => drop(found.insert(name.clone(), *count)),
+            }
         }
         Inventory {
             found,
@@ -218,6 +244,17 @@ mod tests {
             rounds.look(&store).await.unwrap();
         }
         assert_eq!(rounds.inventory().found.get(&name()), None);
+    }
+
+    #[test]
+    fn names_take_a_bounded_room() {
+        let mut round = Round::default();
+        for n in 0..5000 {
+            round.add(format!("shop:mutex:{{order:{n}}}").as_bytes());
+            round.add(format!("app:user{n}:{{{n}}}:cart").as_bytes());
+        }
+        assert_eq!(round.keys, 10_000);
+        assert!(round.found.len() <= NAMES + PATTERNS, "{}", round.found.len());
     }
 
     #[test]

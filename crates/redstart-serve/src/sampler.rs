@@ -33,6 +33,9 @@ impl Server {
     }
 }
 
+/// The name of a node in its Cluster, beside what INFO has.
+pub(crate) const NODE_ID: &str = "cluster_node_id";
+
 /// The one server, or every master of a Cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Servers(pub(crate) Vec<Server>);
@@ -45,7 +48,25 @@ impl Servers {
             let own = |(name, value): (&str, &str)| (name.to_owned(), value.trim().to_owned());
             Server(lines.map(own).collect())
         };
-        Ok(Self(told.into_iter().map(read).collect()))
+        let mut servers: Vec<Server> = told.into_iter().map(read).collect();
+        if store.is_cluster() {
+            let mut ask = redstart::redis::cmd("CLUSTER");
+            ask.arg("MYID");
+            // In the same order, unless the masters have changed in between.
+            let ids: Vec<String> = store.query_each(&ask).await.unwrap_or_default();
+            if ids.len() == servers.len() {
+                for (server, id) in servers.iter_mut().zip(ids) {
+                    server.0.insert(NODE_ID.to_owned(), id);
+                }
+            }
+        }
+        Ok(Self(servers))
+    }
+
+    /// Which processes these are.
+    fn processes(&self) -> Vec<String> {
+        let id = |server: &Server| server.text("run_id").unwrap_or_default().to_owned();
+        self.0.iter().map(id).collect()
     }
 
     /// A number of all of them together; `None` if no server tells it.
@@ -67,8 +88,8 @@ struct Series {
     memory: VecDeque<f64>,
     latency: VecDeque<f64>,
     queues: HashMap<(String, String), VecDeque<QueueCounts>>,
-    /// When, how many commands there had been, and of how many servers.
-    last_commands: Option<(tokio::time::Instant, f64, usize)>,
+    /// When, how many commands there had been, and of which processes.
+    last_commands: Option<(tokio::time::Instant, f64, Vec<String>)>,
 }
 
 /// The history.
@@ -92,9 +113,11 @@ impl Sampler {
         if let Ok(servers) = servers {
             let mut series = self.0.lock();
             let commands = servers.sum("total_commands_processed").unwrap_or(0.0);
-            let count = servers.0.len();
-            if let Some((at, before, of)) = series.last_commands.replace((begun, commands, count))
-                && of == count
+            let counted = (begun, commands, servers.processes());
+            // Another process counts from its own start.
+            let same = |of: &[String]| *of == servers.processes()[..];
+            if let Some((at, before, of)) = series.last_commands.replace(counted)
+                && same(&of)
                 && commands >= before
             {
                 let time = (begun - at).as_secs_f64().max(0.001);

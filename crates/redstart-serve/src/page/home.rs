@@ -13,7 +13,7 @@ use crate::{
     checkup::class,
     problem::{Kind, Problem},
     reply::Reply,
-    sampler::Servers,
+    sampler::{NODE_ID, Servers},
 };
 
 pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
@@ -69,8 +69,8 @@ fn noticed(servers: &Servers) -> Markup {
     let mut found: Vec<String> = Vec::new();
     for server in &servers.0 {
         // On a Cluster each node has its own.
-        let whose = match (servers.0.len(), server.text("tcp_port")) {
-            (2.., Some(port)) => format!("Port {port}: "),
+        let whose = match (servers.0.len(), server.text(NODE_ID)) {
+            (2.., Some(id)) => format!("Node {}: ", brief(id)),
             _ => String::new(),
         };
         let mut add = |text: String| found.push(format!("{whose}{text}"));
@@ -228,6 +228,11 @@ fn in_use(shell: &Shell) -> Markup {
     }
 }
 
+/// Enough of a node's name to tell it from others.
+fn brief(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
+}
+
 async fn nodes(call: &Call, servers: &Servers) -> Markup {
     let mut ask = redstart::redis::cmd("CLUSTER");
     ask.arg("NODES");
@@ -242,12 +247,11 @@ async fn nodes(call: &Call, servers: &Servers) -> Markup {
                         @let fields: Vec<&str> = line.split(' ').collect();
                         @if fields.len() >= 8 {
                             @let address = fields[1].split('@').next().unwrap_or_default();
-                            @let port = address.rsplit(':').next();
-                            @let server = servers.0.iter().find(|server| server.text("tcp_port") == port);
+                            @let server = servers.0.iter().find(|server| server.text(NODE_ID) == Some(fields[0]));
                             @let memory = server.and_then(|server| server.number("used_memory"));
                             @let ops = server.and_then(|server| server.number("instantaneous_ops_per_sec"));
                             tr {
-                                td.mono { (address) }
+                                td.mono { (address) " " span.muted { (brief(fields[0])) } }
                                 td { (if fields[2].contains("master") { "master" } else { "replica" }) }
                                 td { span class=(if fields[7] == "connected" { "tag good" } else { "tag bad" }) { (fields[7]) } }
                                 td.num { (memory.map_or("–".to_owned(), |bytes| format!("{:.1} MiB", bytes / 1048576.0))) }

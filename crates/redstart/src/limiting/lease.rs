@@ -61,20 +61,40 @@ struct Lease {
 #[derive(Default)]
 pub(super) struct Turn {
     line: tokio::sync::Mutex<()>,
-    refused: Mutex<Refused>,
+    heard: Mutex<Heard>,
 }
 
-/// What the store refused to those whose turn it was.
+/// What the store told those whose turn it was.
 #[derive(Default)]
-struct Refused {
+struct Heard {
+    /// How often it has told something.
     times: u64,
-    last: Option<Refusal>,
+    last: Option<Answered>,
+    refused: Option<(u64, Answered)>,
 }
 
-struct Refusal {
+#[derive(Clone)]
+struct Answered {
     cost: u64,
+    /// When the wait that it named ends.
     until: Instant,
     snapshot: Snapshot,
+}
+
+/// The shortest wait that is named where the moment to ask again has come: zero would be no refusal.
+const TICK: Duration = Duration::from_millis(1);
+
+impl Answered {
+    /// A refusal of a request of this cost. It is the store's own for the same cost, before the moment that it named.
+    fn refusal(&self, cost: u64, now: Instant) -> Snapshot {
+        let left = self.until.saturating_duration_since(now);
+        let mut snapshot = self.snapshot.clone();
+        if cost != self.cost || left.is_zero() {
+            snapshot.decided_by = DecidedBy::DenyCache;
+        }
+        snapshot.retry_after = if left.is_zero() { TICK } else { left };
+        snapshot
+    }
 }
 
 impl Turn {
@@ -83,34 +103,40 @@ impl Turn {
         self.line.lock().await
     }
 
-    /// How often the store has refused.
-    pub(super) fn refusals(&self) -> u64 {
-        self.refused.lock().times
+    /// How often the store has told something.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.lock().times
     }
 
-    /// The store was asked at `sent` and refused.
-    pub(super) fn refuse(&self, cost: u64, sent: Instant, snapshot: Snapshot) {
-        let mut refused = self.refused.lock();
-        refused.times += 1;
-        refused.last = sent.checked_add(snapshot.retry_after).map(|until| Refusal {
+    /// The store was asked at `sent` and told this.
+    pub(super) fn hear(&self, cost: u64, sent: Instant, snapshot: Snapshot) {
+        let mut heard = self.heard.lock();
+        heard.times += 1;
+        let answered = Answered {
             cost,
-            until,
+            until: sent.checked_add(snapshot.retry_after).unwrap_or(sent),
             snapshot,
-        });
+        };
+        if !answered.snapshot.retry_after.is_zero() {
+            heard.refused = Some((heard.times, answered.clone()));
+        }
+        heard.last = Some(answered);
     }
 
-    /// What the store said while the caller waited, if that refuses the caller too. As with a deny cache, it is not
-    /// refused beyond the moment that the store named.
+    /// The refusal of what does not cost more, if the store told it while the caller waited. The caller shares it even if
+    /// the moment that it named has come: those in line would otherwise ask one after the other, whatever the store says.
     pub(super) fn refused_since(&self, times: u64, cost: u64, now: Instant) -> Option<Snapshot> {
-        let refused = self.refused.lock();
-        let last = refused.last.as_ref().filter(|_| refused.times > times)?;
-        let left = last.until.checked_duration_since(now)?;
-        if left.is_zero() || cost < last.cost {
-            return None;
-        }
-        let mut snapshot = last.snapshot.clone();
-        snapshot.retry_after = left;
-        Some(snapshot)
+        let heard = self.heard.lock();
+        let (at, refused) = heard.refused.as_ref()?;
+        (*at > times && cost >= refused.cost).then(|| refused.refusal(cost, now))
+    }
+
+    /// What a caller is told that has waited for as long as it may, if the store told something meanwhile: it is not down, and
+    /// the caller was not asked for.
+    pub(super) fn too_late(&self, times: u64, cost: u64, now: Instant) -> Option<Snapshot> {
+        let heard = self.heard.lock();
+        let last = heard.last.as_ref().filter(|_| heard.times > times)?;
+        Some(last.refusal(cost, now))
     }
 }
 

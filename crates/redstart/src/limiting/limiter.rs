@@ -215,8 +215,12 @@ impl Limiter {
         let _taken = match &turn {
             None => None,
             Some(turn) => {
-                let before = turn.refusals();
+                let before = turn.heard();
                 let Ok(taken) = timeout_at(ends, turn.take()).await else {
+                    // A line that is too long is no reason to admit anybody while the store answers.
+                    if let Some(snapshot) = turn.too_late(before, cost, clock.now()) {
+                        return Ok(self.limited(subject, &[cost], snapshot));
+                    }
                     let error =
                         Error::timeout("other requests of the subject waited for the store");
                     return self.without_store(subject, &[cost], error);
@@ -254,9 +258,8 @@ impl Limiter {
         }
         if let Some(turn) = &turn
             && let Ok(answers) = &answers
-            && answers[0].wait > 0
         {
-            turn.refuse(cost, sent, limit.snapshot(&answers[0]));
+            turn.hear(cost, sent, limit.snapshot(&answers[0]));
         }
         // While the store is down, only the request itself is decided: a block is kept nowhere.
         let decision = self.decide(subject, &[cost], sent, answers)?;
@@ -402,8 +405,10 @@ impl Limiter {
             list.push(Limit::new(&limit.name, true, algorithm, quota, refundable)?);
         }
         let limits = Arc::new(Limits::new(list));
-        if known.len() >= MAX_QUOTAS {
-            known.clear();
+        if known.len() >= MAX_QUOTAS
+            && let Some(one) = known.keys().next().copied()
+        {
+            known.remove(&one);
         }
         known.insert(quota, limits.clone());
         Ok(limits)

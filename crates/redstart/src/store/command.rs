@@ -111,6 +111,22 @@ pub(crate) fn asks_for_writes(cmd: &Cmd) -> bool {
     name(cmd).is_some_and(|name| is_any(name, &["WAIT", "WAITAOF"]))
 }
 
+/// Whether `WAIT` or `WAITAOF` was told of as many servers as it asked for.
+pub(crate) fn is_confirmed(cmd: &Cmd, reply: &redis::Value) -> bool {
+    let asked = cmd.args_iter().skip(1).map(|arg| match arg {
+        redis::Arg::Simple(number) => std::str::from_utf8(number).ok()?.parse::<i64>().ok(),
+        _ => None,
+    });
+    let told: &[redis::Value] = match reply {
+        redis::Value::Array(told) => told,
+        one => std::slice::from_ref(one),
+    };
+    told.iter().zip(asked).all(|pair| match pair {
+        (redis::Value::Int(told), Some(asked)) => *told >= asked,
+        _ => false,
+    })
+}
+
 /// Whether a transaction was carried out, by the command that ended it and its reply.
 pub(crate) fn was_executed(end: &Cmd, reply: &redis::Value) -> bool {
     name(end).is_some_and(|name| is_any(name, &["EXEC"])) && *reply != redis::Value::Nil

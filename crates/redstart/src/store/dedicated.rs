@@ -154,7 +154,7 @@ struct Transaction {
 struct Writes {
     /// The connection has carried one.
     carried: bool,
-    /// One was carried since the last question was answered.
+    /// One was carried since a question was last answered as it was asked: by as many servers.
     unasked: bool,
     /// One was carried by a connection that is gone, and nobody has asked for it yet.
     lost: bool,
@@ -174,7 +174,7 @@ impl Writes {
         self.unasked = true;
     }
 
-    /// A question has been answered.
+    /// As many servers as were asked for have all that was written.
     fn confirm(&mut self) {
         self.unasked = false;
     }
@@ -376,7 +376,10 @@ impl Dedicated {
         self.transaction.note(cmd);
         if wrote {
             self.writes.note();
-        } else if command::asks_for_writes(cmd) {
+        } else if command::asks_for_writes(cmd)
+            && !self.transaction.multi
+            && command::is_confirmed(cmd, reply)
+        {
             self.writes.confirm();
         }
     }

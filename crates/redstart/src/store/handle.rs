@@ -511,12 +511,17 @@ impl Store {
         }
     }
 
-    /// Which processes have which slots; `None` if a server does not say who it is.
-    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<String>)> {
-        let version = match &*self.shared.backend {
+    /// Another number after slots have moved; always the same without a Cluster.
+    pub(super) fn slots_version(&self) -> u64 {
+        match &*self.shared.backend {
             Backend::Cluster(cluster) => cluster.version(),
             _ => 0,
-        };
+        }
+    }
+
+    /// Which processes have which slots; `None` if a server does not say who it is.
+    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<String>)> {
+        let version = self.slots_version();
         let mut info = redis::cmd("INFO");
         info.arg("server");
         let mut ids = Vec::with_capacity(nodes.len());

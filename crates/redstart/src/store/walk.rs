@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue};
 
-use super::{Store, pool::Node};
+use super::{Store, command, pool::Node, request::convert};
 use crate::Result;
 
 /// Keys that are asked for at once.
@@ -12,8 +12,8 @@ const PAGE: usize = 500;
 
 /// Goes through all keys that match a pattern, a part at a time, and begins again after the last one. Made by [`Store::walk`].
 ///
-/// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile; where the masters of a
-/// Cluster change, the round begins again. A key may be seen more than once. On a Cluster one node is read after the other.
+/// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile; where slots of a
+/// Cluster move, the round begins again. A key may be seen more than once. On a Cluster one node is read after the other.
 ///
 /// # Cancel safety
 ///
@@ -30,6 +30,8 @@ pub struct Walk {
 struct Place {
     /// The masters of this round; none before its first part.
     nodes: Vec<Option<Arc<Node>>>,
+    /// The slot table of this round: a key that moves to a node that was read before would be missed.
+    version: u64,
     node: usize,
     cursor: u64,
 }
@@ -49,6 +51,8 @@ impl std::fmt::Debug for Place {
 pub struct WalkPart {
     /// The keys, in no order that means anything.
     pub keys: Vec<Vec<u8>>,
+    /// Whether a round begins with this part: it is the first one, the one before was the last of its round, or slots have moved.
+    pub is_first: bool,
     /// Whether a round has ended with this part; the next part begins another one.
     pub is_last: bool,
 }
@@ -62,7 +66,8 @@ impl Store {
     /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
     /// let mut walk = store.walk("*");
     /// let part = walk.next(100).await?;
-    /// assert_eq!((part.keys, part.is_last), (vec![b"greeting".to_vec()], true));
+    /// assert_eq!(part.keys, [b"greeting"]);
+    /// assert!(part.is_first && part.is_last);
     /// # Ok(()) }
     /// ```
     pub fn walk(&self, pattern: &str) -> Walk {
@@ -86,7 +91,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query), of the first node that fails.
+    /// Those of [`query`](Self::query), of the first node that fails; [in doubt](crate::Error::is_in_doubt) if the command writes and
+    /// another node has answered.
     ///
     /// # Cancel safety
     ///
@@ -95,8 +101,23 @@ impl Store {
         let nodes = self.scanned_nodes().await;
         let asked = nodes.iter().map(|node| self.ask_node(node.as_ref(), cmd));
         let replies = futures_util::future::join_all(asked).await;
-        let read = |reply: Result<_>| Ok(redis::from_redis_value(reply?)?);
-        replies.into_iter().map(read).collect()
+        let reads = command::only_reads(cmd);
+        let mut answers = Vec::with_capacity(replies.len());
+        let mut failure: Option<crate::Error> = None;
+        for reply in replies {
+            match reply.and_then(|reply| convert(reply, reads)) {
+                Ok(answer) => answers.push(answer),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match failure {
+            None => Ok(answers),
+            // What others have answered was carried out there.
+            Some(error) => {
+                let in_doubt = error.is_in_doubt() || (!reads && !answers.is_empty());
+                Err(error.doubt(in_doubt))
+            }
+        }
     }
 }
 
@@ -109,17 +130,20 @@ impl Walk {
     pub async fn next(&mut self, at_most: usize) -> Result<WalkPart> {
         let mut place = self.place.clone();
         let nodes = self.store.scanned_nodes().await;
-        if !same(&nodes, &place.nodes) {
+        let version = self.store.slots_version();
+        if !same(&nodes, &place.nodes) || version != place.version {
             place = Place {
                 nodes,
+                version,
                 ..Place::default()
             };
         }
+        let is_first = place.node == 0 && place.cursor == 0;
         let mut keys = Vec::new();
         let count = at_most.clamp(10, PAGE);
         // A server's table may be half empty.
-        for _ in 0..(2 * at_most / count).max(1) {
-            if keys.len() >= at_most {
+        for page in 0..(at_most / count).saturating_mul(2).max(1) {
+            if page > 0 && keys.len() >= at_most {
                 break;
             }
             let mut scan = redis::cmd("SCAN");
@@ -129,8 +153,8 @@ impl Walk {
                 break;
             };
             let reply = self.store.ask_node(node.as_ref(), &scan).await?;
-            let (next, page): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
-            keys.extend(page);
+            let (next, found): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
+            keys.extend(found);
             place.cursor = next;
             if next == 0 {
                 place.node += 1;
@@ -144,7 +168,11 @@ impl Walk {
             true => Place::default(),
             false => place,
         };
-        Ok(WalkPart { keys, is_last })
+        Ok(WalkPart {
+            keys,
+            is_first,
+            is_last,
+        })
     }
 }
 

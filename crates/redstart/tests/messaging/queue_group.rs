@@ -271,6 +271,66 @@ async fn places(store: &Store, backend: &Backend) -> Result<Vec<String>> {
 }
 
 matrix! {
+    async fn a_job_that_is_run_now_gives_no_place_of_its_kind_back(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .kind_limit("mail", JobLimit::concurrency(1))
+            .group_limit(JobLimit::concurrency(1))
+            .build()?;
+        let hands = queue.dispatcher(["mail"]).lease(LONG * 4).start().await?;
+        let first = queue.enqueue_raw("mail", b"1").group("g").await?.id().unwrap();
+        let failed = hands.take(1, LONG).await?;
+        assert_eq!(failed[0].id, first);
+        // It keeps its place in its group, which goes on in order, and none of its kind.
+        hands.settle(&failed[0].fence, Verdict::retry_after(LONG * 100, "later")).await?;
+        let second = queue.enqueue_raw("mail", b"2").group("h").await?.id().unwrap();
+        let held = hands.take(1, LONG).await?;
+        assert_eq!(held[0].id, second);
+        assert!(queue.inspect().run_now(first).await?);
+        let more = hands.take(1, Duration::from_millis(100)).await?;
+        assert!(more.is_empty(), "two jobs of a kind at a time: {more:?}");
+        hands.settle(&held[0].fence, Verdict::Done).await?;
+        let last = hands.take(1, LONG).await?;
+        assert_eq!(last[0].id, first);
+        hands.settle(&last[0].fence, Verdict::Done).await?;
+        Ok(())
+    }
+
+    async fn a_group_whose_first_job_is_another_one_waits_for_that_ones_kind(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .kind_limit("slow", JobLimit::concurrency(1))
+            .kind_limit("mail", JobLimit::concurrency(1))
+            .build()?;
+        let hands = queue.dispatcher(["slow", "mail"]).lease(LONG * 4).start().await?;
+        let brief = Duration::from_millis(100);
+        // The place of the slow kind is taken for the whole test.
+        queue.enqueue_raw("slow", b"0").group("x").await?;
+        assert_eq!(hands.take(1, LONG).await?.len(), 1);
+        let mail = queue.enqueue_raw("mail", b"1").group("g").await?.id().unwrap();
+        queue.enqueue_raw("slow", b"2").group("g").await?;
+        let running = hands.take(1, LONG).await?;
+        assert_eq!(running[0].id, mail);
+        // Now the first job of the group is a slow one: it stands in that line.
+        assert!(hands.take(1, brief).await?.is_empty());
+        // The mail comes back in front of it while another one has the place of its kind.
+        let other = queue.enqueue_raw("mail", b"3").group("y").await?.id().unwrap();
+        hands.settle(&running[0].fence, Verdict::retry_after(brief, "again")).await?;
+        let taken = hands.take(1, LONG).await?;
+        assert_eq!(taken[0].id, other);
+        let promoted = eventually(LONG, async || {
+            let nothing = hands.take(1, brief).await.is_ok_and(|jobs| jobs.is_empty());
+            nothing && queue.inspect().counts().await.is_ok_and(|counts| counts.delayed == 0)
+        });
+        assert!(promoted.await);
+        assert!(hands.take(1, brief).await?.is_empty());
+        hands.settle(&taken[0].fence, Verdict::Done).await?;
+        let last = hands.take(1, LONG).await?;
+        assert_eq!(last.first().map(|job| job.id), Some(mail), "it waits for a kind that it is not of");
+        hands.settle(&last[0].fence, Verdict::Done).await?;
+        Ok(())
+    }
+
     async fn a_limit_of_a_kind_holds_for_its_jobs_in_groups_too(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::builder(&store, backend.namespace(), "q")

@@ -92,6 +92,14 @@ matrix! {
         // The second write says nothing of the first.
         refuses_to_confirm(&mut own).await;
 
+        // A question that too few have answered confirms nothing.
+        own.query::<()>(&set, Duration::ZERO).await?;
+        let few: u64 = own.query(redis::cmd("WAIT").arg(9).arg(1), Duration::from_secs(1)).await?;
+        assert_eq!(few, 0);
+        lose(&mut own, &get).await?;
+        own.query::<()>(&set, Duration::ZERO).await?;
+        refuses_to_confirm(&mut own).await;
+
         // The same within pipelines.
         let mut read = redis::pipe();
         read.add_command(get.clone()).ignore().cmd("WAIT").arg(0).arg(0);

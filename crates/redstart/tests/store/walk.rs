@@ -18,6 +18,7 @@ matrix! {
             let (mut seen, mut parts) = (BTreeSet::new(), 0);
             loop {
                 let part = walk.next(100).await?;
+                assert_eq!(part.is_first, parts == 0, "round {round}");
                 parts += 1;
                 // A table that grows while it is walked gives a page more than was asked for, not many.
                 assert!(part.keys.len() <= 300, "round {round}: {}", part.keys.len());

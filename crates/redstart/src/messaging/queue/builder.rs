@@ -126,7 +126,7 @@ impl QueueBuilder {
 
     /// The same for the jobs of one kind. They wait in a line of their own, so that other jobs pass them, and their
     /// priority does not count. Those in a [group](super::Enqueue::group) wait in their group: it stands in that line while
-    /// its first job needs a place, and its later jobs wait with it, of whatever kind.
+    /// its first job needs a place, and its later jobs wait with it, of whatever kind, also if the first one expires meanwhile.
     pub fn kind_limit(mut self, kind: &str, limit: JobLimit) -> Self {
         self.kind_limits.insert(kind.to_owned(), limit);
         self

@@ -44,7 +44,10 @@ local function replace(id)
         redis.call('ZREM', grouped, place)
         redis.call('ZADD', grouped, 0, place_in_group(group, record))
         -- Its group may have waited for a place of this job's kind.
-        if line_of(record) then enter_round(group) end
+        if line_of(record) then
+          enter_round(group)
+          wake(1)
+        end
       end
     end
   end

@@ -7,7 +7,7 @@
 --
 -- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 when each rate limit is free again
 --       20 lines of kinds: line .. '\0' .. turn (16 digits) .. group for a group whose first job waits for a place of its kind,
---       in lexical order, and '\0' .. group for each of them
+--       in lexical order, and '\0' .. line .. '\0' .. group for each of them
 --       21, 22 (with a kind in ARGV 20) parked jobs of that kind, by their limit; parked
 -- ARGV  1-5 as in place.lua  6 worker  7 epoch  8 want  9 lease in microseconds  10 promote at most
 --       11 how many bytes of records at most, unless the first is larger  12 the worker's name on the wake channel
@@ -310,11 +310,12 @@ local function take_parked(waiting, skip)
 end
 local of_parked = ARGV[20] ~= '' and take_parked(KEYS[21], tonumber(ARGV[21])) or 0
 
--- The group leaves the round for the line of a kind, at its end, unless it stands in one already. The line of a kind stands
+-- The group leaves the round for the line of a kind, at its end, unless it stands there already. It may stand in the lines of
+-- several kinds: its first job is another one after a retry. Where it needs nothing any more, it has an empty turn. The line of a kind stands
 -- in itself, so that its jobs without a group have their turn too.
 local function stand_in_line(line, group)
   redis.call('ZREM', groups, group)
-  if redis.call('ZADD', lines, 'NX', 0, '\0' .. group) == 0 then return end
+  if redis.call('ZADD', lines, 'NX', 0, '\0' .. line .. '\0' .. group) == 0 then return end
   redis.call('ZADD', lines, 0, line .. '\0' .. digits(next_turn()) .. group)
   redis.call('HINCRBY', meta, 'w:' .. line, 1)
 end
@@ -356,7 +357,7 @@ end
 
 local function leave_line(line, member)
   local group = sub(member, #line + 18)
-  redis.call('ZREM', lines, member, '\0' .. group)
+  redis.call('ZREM', lines, member, '\0' .. line .. '\0' .. group)
   if redis.call('HINCRBY', meta, 'w:' .. line, -1) <= 0 then redis.call('HDEL', meta, 'w:' .. line) end
   at_line = at_line + 1
   return group

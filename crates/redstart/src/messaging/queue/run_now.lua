@@ -8,7 +8,7 @@ local record = redis.call('HGET', jobs, ARGV[6])
 if not record then return 0 end
 if flag(record, 32) then
   record = without_flag(record, 32)
-  free_place(record)
+  free_group(record)
 end
 make_ready('RPUSH', { as(record, 'r', now()) })
 wake(1)
