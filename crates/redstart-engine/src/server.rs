@@ -827,28 +827,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         .await
     }
 
-    /// Waits until what messages tell of is on the disk, if that is what is promised.
-    async fn wait_until_told(&mut self, stop: &CancellationToken) -> Flow {
+    /// Waits until the log is on the disk up to a position, or up to what messages tell of now, if that is what is promised. It may
+    /// take as long as the disk is full: meanwhile the client may leave.
+    async fn wait_for_disk(&mut self, position: Option<u64>, stop: &CancellationToken) -> Flow {
+        self.make_space();
+        let limit = self.allowed.buffer;
+        let (session, socket, parser) = (&self.session, &mut self.socket, &mut self.parser);
         let synced = async {
             loop {
-                match self.session.told_position() {
-                    Some(position) => return self.session.synced(position).await,
-                    None => self.session.wait_for_lock().await,
+                match position.or_else(|| session.told_position()) {
+                    Some(position) => return session.synced(position).await,
+                    None => session.wait_for_lock().await,
                 }
             }
         };
-        tokio::select! {
-            biased;
-            () = synced => Flow::Continue,
-            () = self.profile.end.notified() => Flow::Close,
-            () = give_up(stop) => Flow::Close,
+        let (mut synced, mut over) = (std::pin::pin!(synced), std::pin::pin!(give_up(stop)));
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut synced => return Flow::Continue,
+                () = self.profile.end.notified() => return Flow::Close,
+                () = &mut over => return Flow::Close,
+                read = socket.read_buf(parser.buffer()) => {
+                    session.traffic().read(read.as_ref().map_or(0, |count| *count));
+                    if !matches!(read, Ok(count) if count > 0) || parser.len() > limit {
+                        return Flow::Close;
+                    }
+                }
+            }
         }
     }
 
     /// Writes all that waits to be written, once the log has kept what it depends on.
     async fn flush(&mut self, stop: &CancellationToken) -> Flow {
         let mut flow = Flow::Continue;
-        if std::mem::take(&mut self.told) && matches!(self.wait_until_told(stop).await, Flow::Close)
+        if std::mem::take(&mut self.told) && matches!(self.wait_for_disk(None, stop).await, Flow::Close)
         {
             return Flow::Close;
         }

@@ -65,6 +65,8 @@ pub(crate) fn follow_config(state: &mut State, before: &Config) -> Result<(), St
             if let Some(log) = slot.get() {
                 log.policy.follow(&state.config);
                 state.effects.follow_sink();
+                // What waited for the disk may not have to any more.
+                log.wake_all();
             }
         }
         (false, false) => {}

@@ -38,12 +38,12 @@ fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     // What other clients wrote before is waited for, too.
     let position = cx.state.effects.last_position();
-    let stream = cx.state.feed.stream.clone();
     let target = cx.state.feed.offset();
-    let asked = stream.clone();
     let reached = move |cx: &Ctx<'_>| {
         let durable = i64::from(cx.state.effects.is_durable(position));
-        let synced = stream.as_ref().map_or(0, |stream| stream.synced(target)) as i64;
+        // A replica may come while this waits, and the stream may be another one then.
+        let stream = cx.state.feed.stream.as_ref();
+        let synced = stream.map_or(0, |stream| stream.synced(target)) as i64;
         let reply = Reply::Array(vec![Reply::Int(durable), Reply::Int(synced)]);
         (durable >= local && synced >= replicas, reply)
     };
@@ -52,7 +52,7 @@ fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Ok(reply);
     }
     if cx.may_block()
-        && let Some(stream) = asked.filter(|_| replicas > 0)
+        && let Some(stream) = cx.state.feed.stream.as_ref().filter(|_| replicas > 0)
     {
         stream.ask();
     }

@@ -37,6 +37,10 @@ fn replicaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     let port = range_arg(&args[2], 0, 65_535, "ERR Invalid master port")?;
     let host = String::from_utf8_lossy(&args[1]).into_owned();
+    // It is written into a line of a file.
+    if host.is_empty() || host.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err("ERR Invalid master host".into());
+    }
     let master = Master::configured(host, port as u16);
     if let Some(replica) = &cx.state.replica
         && replica.master == master

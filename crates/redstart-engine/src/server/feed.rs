@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::{Connection, Flow, give_up};
+use super::{Connection, Flow};
 use crate::{
     feed::{
         Attachment,
@@ -46,12 +46,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Waits until what was put into the stream is on the disk, if that is what is promised.
     async fn wait_until_fed(&mut self, stop: &CancellationToken) -> Flow {
         let position = self.session.fed_position();
-        tokio::select! {
-            biased;
-            () = self.session.synced(position) => Flow::Continue,
-            () = self.profile.end.notified() => Flow::Close,
-            () = give_up(stop) => Flow::Close,
-        }
+        self.wait_for_disk(Some(position), stop).await
     }
 
     /// Writes what waits, unless the replica takes none of it.

@@ -512,7 +512,14 @@ impl Destination for Dedicated {
                     }
                     Body::Many { .. } => match &*self.backend {
                         Backend::Embedded(embedded) => {
-                            embedded.pipeline(&mut session, request).await
+                            let answered = embedded.pipeline(&mut session, request).await;
+                            // What it has done to the session is not known: it is left behind.
+                            if let Err(error) = &answered
+                                && error.is_timeout()
+                            {
+                                return answered.map_err(Failure::Down);
+                            }
+                            answered
                         }
                         _ => unreachable!("a session of the engine belongs to an embedded store"),
                     },
