@@ -110,6 +110,33 @@ fn is_message(reply: &Reply, kind: &str) -> bool {
 }
 
 #[test]
+fn a_subscriber_that_leaves_while_its_message_waits_is_noticed() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let slow = SlowDisk::new();
+        let mut writer = engine.session();
+        ahead(&mut writer, "SET k 1");
+        for round in 0..3 {
+            let mut subscriber = Wire::connect(addr).await;
+            subscriber.send("SUBSCRIBE news\r\n").await;
+            becomes(&engine, "PUBLISH news x", Reply::Int(1)).await;
+            drop(subscriber);
+            let left = async {
+                while ahead(&mut writer, "PUBLISH news x") != Reply::Int(0) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let left = timeout(PATIENCE, left).await;
+            assert!(left.is_ok(), "round {round}: it is still there");
+        }
+        drop(slow);
+    });
+}
+
+#[test]
 fn in_process_messages_wait_for_the_disk() {
     let _alone = ALONE.lock();
     let dir = tempfile::tempdir().unwrap();

@@ -124,8 +124,8 @@ mutants! {
         "stock.settle", Text("leave(ARGV[1], found, ARGV[2])", "");
     job_queue: "queue.reserve", Text("call('LTRIM', ready, n, -1)", "");
     // One failure is enough to bury a job.
-    dead_letter: "queue.finish", Text("    if group_waits(record) then\n      record = with_flag(record, 32)",
-        "    if true then free_place(record) return bury(charged(record), text, time) elseif group_waits(record) then\n      record = with_flag(record, 32)");
+    dead_letter: "queue.finish", Text("    keep_or_free_place(record)\n    if group_waits(record) then record = with_flag(record, 32) end",
+        "    if true then free_place(record) return bury(charged(record), text, time) end");
     delayed_jobs: "queue.enqueue", Text("scored(delayed, format('%.0f', now + delay))", "scored(delayed, format('%.0f', now))");
     priority_queue: "priority.push", Text("redis.call('ZADD', KEYS[1], ARGV[2], record)", "redis.call('ZADD', KEYS[1], 0, record)");
     reliable_list: "reliable_list.give_back", Script("return 0");
