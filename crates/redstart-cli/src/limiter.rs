@@ -95,7 +95,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Reset { subjects, careful } => {
             let count = subjects.len();
-            if !careful.confirm(&format!("forget what {count} subjects took"), args.target.json)? {
+            if !careful.confirm(
+                &format!("forget what {count} subjects took"),
+                args.target.json,
+            )? {
                 return Ok(());
             }
             for subject in &subjects {

@@ -861,7 +861,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Writes all that waits to be written, once the log has kept what it depends on.
     async fn flush(&mut self, stop: &CancellationToken) -> Flow {
         let mut flow = Flow::Continue;
-        if std::mem::take(&mut self.told) && matches!(self.wait_for_disk(None, stop).await, Flow::Close)
+        if std::mem::take(&mut self.told)
+            && matches!(self.wait_for_disk(None, stop).await, Flow::Close)
         {
             return Flow::Close;
         }

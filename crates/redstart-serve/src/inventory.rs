@@ -254,7 +254,11 @@ mod tests {
             round.add(format!("app:user{n}:{{{n}}}:cart").as_bytes());
         }
         assert_eq!(round.keys, 10_000);
-        assert!(round.found.len() <= NAMES + PATTERNS, "{}", round.found.len());
+        assert!(
+            round.found.len() <= NAMES + PATTERNS,
+            "{}",
+            round.found.len()
+        );
     }
 
     #[test]

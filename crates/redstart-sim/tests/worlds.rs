@@ -134,7 +134,10 @@ fn no_promise_is_broken_in_two_thousand_worlds() {
             let share = &report.patterns[name];
             let tally = share.tally;
             // In a few worlds all clients die before they have done anything.
-            assert!(tally.histories * 10 >= share.worlds * 9, "{name}: {share:?}");
+            assert!(
+                tally.histories * 10 >= share.worlds * 9,
+                "{name}: {share:?}"
+            );
             // A few that have too many are chance, however few there are.
             assert!(
                 tally.undecided * 1000 <= UNDECIDED * tally.histories + 5000,

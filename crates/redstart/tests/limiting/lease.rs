@@ -382,7 +382,10 @@ async fn those_who_wait_for_a_block_share_its_refusal() -> anyhow::Result<()> {
                 panic!("{decision:?}")
             };
             assert!(!retry_after.is_zero() && retry_after == snapshot.retry_after);
-            assert!(matches!(snapshot.decided_by, DecidedBy::Store | DecidedBy::DenyCache));
+            assert!(matches!(
+                snapshot.decided_by,
+                DecidedBy::Store | DecidedBy::DenyCache
+            ));
         }
         // One for a block and one for a request.
         let trips = tap.round_trips("app").await?.len();
@@ -395,7 +398,8 @@ async fn those_who_wait_for_a_block_share_its_refusal() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_block_longer_than_the_deadline_nor_is_admitted_for_it() -> anyhow::Result<()> {
+async fn nobody_waits_for_a_block_longer_than_the_deadline_nor_is_admitted_for_it()
+-> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let proxy = Proxy::start(&server).await?;
     let (deadline, trip) = (Duration::from_secs(2), Duration::from_millis(500));
@@ -411,7 +415,11 @@ async fn nobody_waits_for_a_block_longer_than_the_deadline_nor_is_admitted_for_i
     let checks = (1..=100).rev().map(|cost| limiter.check("s", cost));
     let mut late = 0;
     for decision in join_all(checks).await {
-        let Decision::Limited { retry_after, snapshot } = decision? else {
+        let Decision::Limited {
+            retry_after,
+            snapshot,
+        } = decision?
+        else {
             panic!("admitted although nothing was left");
         };
         assert!(!retry_after.is_zero());

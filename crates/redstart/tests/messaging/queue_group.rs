@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{Backoff, JobContext, JobLimit, Queue, QueueEventKind, Verdict},
+    messaging::{Backoff, JobContext, JobLimit, Queue, QueueEventKind, Settled, Verdict},
 };
 use redstart_testkit::{Backend, eventually, matrix, scale};
 
@@ -282,17 +282,17 @@ matrix! {
         let failed = hands.take(1, LONG).await?;
         assert_eq!(failed[0].id, first);
         // It keeps its place in its group, which goes on in order, and none of its kind.
-        hands.settle(&failed[0].fence, Verdict::retry_after(LONG * 100, "later")).await?;
+        assert_eq!(hands.settle(&failed[0].fence, Verdict::retry_after(LONG * 100, "later")).await?, Settled::Done);
         let second = queue.enqueue_raw("mail", b"2").group("h").await?.id().unwrap();
         let held = hands.take(1, LONG).await?;
         assert_eq!(held[0].id, second);
         assert!(queue.inspect().run_now(first).await?);
         let more = hands.take(1, Duration::from_millis(100)).await?;
         assert!(more.is_empty(), "two jobs of a kind at a time: {more:?}");
-        hands.settle(&held[0].fence, Verdict::Done).await?;
+        assert_eq!(hands.settle(&held[0].fence, Verdict::Done).await?, Settled::Done);
         let last = hands.take(1, LONG).await?;
         assert_eq!(last[0].id, first);
-        hands.settle(&last[0].fence, Verdict::Done).await?;
+        assert_eq!(hands.settle(&last[0].fence, Verdict::Done).await?, Settled::Done);
         Ok(())
     }
 
@@ -315,7 +315,7 @@ matrix! {
         assert!(hands.take(1, brief).await?.is_empty());
         // The mail comes back in front of it while another one has the place of its kind.
         let other = queue.enqueue_raw("mail", b"3").group("y").await?.id().unwrap();
-        hands.settle(&running[0].fence, Verdict::retry_after(brief, "again")).await?;
+        assert_eq!(hands.settle(&running[0].fence, Verdict::retry_after(brief, "again")).await?, Settled::Done);
         let taken = hands.take(1, LONG).await?;
         assert_eq!(taken[0].id, other);
         let promoted = eventually(LONG, async || {
@@ -324,10 +324,10 @@ matrix! {
         });
         assert!(promoted.await);
         assert!(hands.take(1, brief).await?.is_empty());
-        hands.settle(&taken[0].fence, Verdict::Done).await?;
+        assert_eq!(hands.settle(&taken[0].fence, Verdict::Done).await?, Settled::Done);
         let last = hands.take(1, LONG).await?;
         assert_eq!(last.first().map(|job| job.id), Some(mail), "it waits for a kind that it is not of");
-        hands.settle(&last[0].fence, Verdict::Done).await?;
+        assert_eq!(hands.settle(&last[0].fence, Verdict::Done).await?, Settled::Done);
         Ok(())
     }
 
