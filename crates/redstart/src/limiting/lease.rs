@@ -295,6 +295,38 @@ mod tests {
         Limit::new(&"x".into(), false, algorithm, quota, false).unwrap()
     }
 
+    /// Otherwise those in line ask one after the other where the store is further away than the wait is long.
+    #[test]
+    fn a_refusal_that_ended_on_its_way_is_shared_by_those_who_waited_for_it() {
+        let limit = limit(Algorithm::TokenBucket, Quota::per_second(1000));
+        let (turn, sent) = (Turn::default(), Instant::now());
+        let before = turn.heard();
+        let heard = sent + Duration::from_millis(50);
+        assert!(turn.refused_since(before, 5, heard).is_none());
+        assert!(
+            turn.too_late(before, 5, heard).is_none(),
+            "the store has said nothing"
+        );
+        turn.hear(5, sent, limit.unknown(0, Duration::from_millis(2)));
+        for cost in [5, 6] {
+            let refusal = turn.refused_since(before, cost, heard).unwrap();
+            assert_eq!(refusal.decided_by, DecidedBy::DenyCache);
+            assert_eq!(refusal.retry_after, TICK);
+        }
+        assert!(
+            turn.refused_since(before, 4, heard).is_none(),
+            "there may be room for less"
+        );
+        assert!(
+            turn.refused_since(turn.heard(), 5, heard).is_none(),
+            "it came before the caller"
+        );
+        // A caller that has waited for as long as it may is refused, whatever it costs: the store is there.
+        assert!(turn.too_late(before, 1, heard).is_some());
+        turn.hear(1, heard, limit.unknown(3, Duration::ZERO));
+        assert_eq!(turn.too_late(before, 1, heard).unwrap().retry_after, TICK);
+    }
+
     #[test]
     fn what_is_spent_late_is_taken_off_the_capacity() {
         for (quota, block) in [

@@ -212,10 +212,10 @@ impl Limiter {
         // One deadline for the wait and for both questions: it is one call.
         let ends = inner.store.ends();
         let turn = leases.turn(subject);
+        let before = turn.as_ref().map_or(0, |turn| turn.heard());
         let _taken = match &turn {
             None => None,
             Some(turn) => {
-                let before = turn.heard();
                 let Ok(taken) = timeout_at(ends, turn.take()).await else {
                     // A line that is too long is no reason to admit anybody while the store answers.
                     if let Some(snapshot) = turn.too_late(before, cost, clock.now()) {
@@ -256,10 +256,15 @@ impl Limiter {
             units = cost;
             (sent, answers) = ask(cost).await;
         }
-        if let Some(turn) = &turn
-            && let Ok(answers) = &answers
-        {
-            turn.hear(cost, sent, limit.snapshot(&answers[0]));
+        match (&turn, &answers) {
+            (Some(turn), Ok(answers)) => turn.hear(cost, sent, limit.snapshot(&answers[0])),
+            // The line has left it too little time for a question of its own.
+            (Some(turn), Err(error)) if error.is_timeout() => {
+                if let Some(snapshot) = turn.too_late(before, cost, clock.now()) {
+                    return Ok(self.limited(subject, &[cost], snapshot));
+                }
+            }
+            _ => {}
         }
         // While the store is down, only the request itself is decided: a block is kept nowhere.
         let decision = self.decide(subject, &[cost], sent, answers)?;

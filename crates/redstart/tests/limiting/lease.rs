@@ -431,30 +431,3 @@ async fn nobody_waits_for_a_block_longer_than_the_deadline_nor_is_admitted_for_i
     assert!(trips <= 8, "{trips} round trips within one deadline");
     Ok(())
 }
-
-/// Refusals that end before they arrive are shared all the same: those in line would ask one after the other.
-#[tokio::test]
-async fn a_flood_beyond_a_fast_quota_asks_the_store_a_few_times() -> anyhow::Result<()> {
-    let server = Server::builder(Kind::Redis).start().await?;
-    let proxy = Proxy::start(&server).await?;
-    let store = Store::builder(proxy.url())
-        .deadline(Duration::from_secs(60))
-        .connect()
-        .await?;
-    let quota = Quota::per_second(1000).burst(300);
-    let limiter = Limiter::token_bucket(&store, "app", "fast", quota)
-        .lease_blocks(20)
-        .on_store_down(Down::Allow)
-        .build()?;
-    let _ = limiter.check("s", 300).await?;
-    let tap = MonitorTap::start(&server).await?;
-    proxy.delay_replies(Duration::from_millis(50));
-    let checks = (0..2000).map(|_| limiter.check("s", 150));
-    let mut admitted = 0;
-    for decision in join_all(checks).await {
-        admitted += u64::from(decision?.is_allowed());
-    }
-    let trips = tap.round_trips("app").await?.len();
-    assert!(trips <= 20, "{trips} round trips, {admitted} admitted");
-    Ok(())
-}
