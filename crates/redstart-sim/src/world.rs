@@ -37,6 +37,10 @@ use crate::{
     workload::Workload,
 };
 
+/// No machine is suspended for longer.
+pub const SUSPENDED: Duration = Duration::from_secs(10);
+/// No master that was replaced is believed for longer.
+pub const OLD_MASTER: Duration = Duration::from_secs(10);
 /// How long the clients may need after the last fault has ended.
 const FINISH_WITHIN: Duration = Duration::from_secs(180);
 /// How long after the faults a process that lived through them may need until its calls succeed again: a request that was

@@ -15,7 +15,11 @@ use redstart::{
 use serde::{Deserialize, Serialize};
 
 use super::{Attempt, Work, Workload};
-use crate::{client::Client, dice::Dice, world::World};
+use crate::{
+    client::Client,
+    dice::Dice,
+    world::{SUSPENDED, World},
+};
 
 #[derive(Serialize, Deserialize)]
 struct Task {
@@ -121,10 +125,13 @@ fn is_calm(world: &World) -> bool {
     world.plan.faults.is_empty() && world.plan.weather.slow.0 == 0
 }
 
-/// Whether what servers took since then may be gone, or is under another clock.
+/// Whether what servers took since then may be gone, or is under another clock. A worker whose machine was suspended cannot know that
+/// others have its jobs meanwhile.
 fn is_excused(world: &World, since: Duration) -> bool {
     let now = world.now();
-    world.may_have_lost(since, now) || world.clock_jumped(since, now)
+    world.may_have_lost(since, now)
+        || world.clock_jumped(since, now)
+        || world.was_suspended(since.saturating_sub(SUSPENDED), now)
 }
 
 impl State {

@@ -20,7 +20,11 @@ use redstart::{
 use serde::{Deserialize, Serialize};
 
 use super::{Attempt, Work, Workload};
-use crate::{client::Client, dice::Dice, world::World};
+use crate::{
+    client::Client,
+    dice::Dice,
+    world::{OLD_MASTER, SUSPENDED, World},
+};
 
 #[derive(Serialize, Deserialize)]
 struct Task {
@@ -34,8 +38,6 @@ impl Job for Task {
     const NAME: &'static str = "task";
 }
 
-/// No machine is suspended for longer.
-const SUSPENDED: Duration = Duration::from_secs(10);
 /// How long a job waits after a failed attempt.
 const BACKOFF: Duration = Duration::from_millis(200);
 /// Parts of a queue that exist only while there are jobs.
@@ -432,8 +434,9 @@ impl Queueing {
         client.heard(&stopped, began);
         client.note(format_args!("worker shut down: {}", stopped.is_ok()));
         let now = world.now();
-        // What it took just before may come back with an older copy of the data.
-        let since = began.saturating_sub(self.lease);
+        // What it took just before may come back with an older copy of the data, and an old master that nobody has told
+        // keeps what it had.
+        let since = began.saturating_sub(self.lease + OLD_MASTER);
         if stopped.is_err() || world.may_have_lost(since, now) {
             return;
         }

@@ -14,7 +14,12 @@ use redstart::{
 };
 
 use super::{Attempt, Work, Workload};
-use crate::{client::Client, dice::Dice, plan::Shape, world::World};
+use crate::{
+    client::Client,
+    dice::Dice,
+    plan::Shape,
+    world::{SUSPENDED, World},
+};
 
 /// The list, and what begins the names of the lists of its consumers.
 const LIST: &str = "sim:list:{orders}";
@@ -70,6 +75,8 @@ impl Handling {
         world.may_have_lost(asked, now)
             || world.clock_jumped(asked, now)
             || world.was_hindered(client, asked, self.lease)
+            // It wakes without knowing that its lease has ended, and may take something before it renews that.
+            || world.is_suspended_since(client, asked.saturating_sub(SUSPENDED))
     }
 
     fn next(&self) -> u64 {

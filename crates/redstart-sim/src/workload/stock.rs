@@ -45,8 +45,8 @@ enum Call {
     Reserve(Option<Reserve>),
     Confirm(Option<Transition>),
     Cancel(Option<Transition>),
-    /// The hold ends, if nothing happened to it before.
-    Expire,
+    /// The hold ends, of which was told at this time, if nothing happened to it before.
+    Expire(Duration),
 }
 
 /// What the server knows of one request.
@@ -142,7 +142,7 @@ impl Model for OneAnswer {
             Call::Reserve(Some(Reserve::Conflict | Reserve::Closed)) => None,
             Call::Confirm(answer) => Self::settle(*state, answer.as_ref(), Known::Sold),
             Call::Cancel(answer) => Self::settle(*state, answer.as_ref(), Known::Cancelled),
-            Call::Expire => Some(match state {
+            Call::Expire(_) => Some(match state {
                 Known::Held => Known::Expired,
                 other => *other,
             }),
@@ -154,7 +154,7 @@ impl Model for OneAnswer {
             Call::Reserve(_) => Call::Reserve(None),
             Call::Confirm(_) => Call::Confirm(None),
             Call::Cancel(_) => Call::Cancel(None),
-            Call::Expire => Call::Expire,
+            Call::Expire(at) => Call::Expire(*at),
         })
     }
 }
@@ -273,7 +273,7 @@ impl Selling {
             Some(left) => (begun + left - rounding, Some(world.now() + left + rounding)),
             None => (begun + SHORTEST - rounding, None),
         };
-        let call = Call::Expire;
+        let call = Call::Expire(world.now());
         history.add(Event { call, from, to });
     }
 
@@ -392,7 +392,16 @@ impl Workload for Selling {
             let stock = self.stock(&store);
             self.look(&client, &stock).await;
             for (id, sale) in self.sales.lock().iter() {
-                world.explain(id, &OneAnswer, &sale.history.events());
+                let mut events = sale.history.events();
+                for event in &mut events {
+                    // A hold that was lost does not end, and a later one of the same request has an end of its own.
+                    if let Call::Expire(told) = event.call
+                        && world.may_have_lost(told, event.from)
+                    {
+                        event.to = None;
+                    }
+                }
+                world.explain(id, &OneAnswer, &events);
             }
             for (key, ttl) in world.keys() {
                 if ttl < 0 && !key.ends_with(":orders") {
