@@ -40,6 +40,9 @@ struct State {
     making: usize,
 }
 
+/// Requests of a call that adds, one after the other: it adds, looks at the layers again if the server lost one that it knew, adds,
+/// begins another layer, and adds to that.
+const ADDS: u32 = 5;
 /// How long a client waits for a loss.
 const AIM: Duration = Duration::from_secs(4);
 
@@ -113,7 +116,7 @@ impl Filtering {
             .collect();
         self.state.lock().all.extend(new.iter().cloned());
         let at = world.now();
-        match client.call("add_many", 3, filter.add_many(&new)).await {
+        match client.call("add_many", ADDS, filter.add_many(&new)).await {
             Some(Ok(_)) => {
                 let mut state = self.state.lock();
                 state.added.extend(new.into_iter().map(|one| (one, at)));
@@ -219,7 +222,7 @@ impl Filtering {
         for some in all.chunks(8) {
             client.rest(0, 300).await;
             let added = client
-                .call("rebuild.add_many", 3, rebuild.add_many(some))
+                .call("rebuild.add_many", ADDS, rebuild.add_many(some))
                 .await;
             if !matches!(added, Some(Ok(()))) {
                 return;

@@ -186,8 +186,8 @@ where
     /// # Errors
     ///
     /// Before the commit, those of the store: nothing was written. [`is_user`](Error::is_user) if the commit
-    /// failed; [`is_timeout`](Error::is_timeout), [in doubt](Error::is_in_doubt), if it took longer than half
-    /// of the fence; [`is_codec`](Error::is_codec) if the committed value cannot be encoded, which leaves the
+    /// failed; [`is_timeout`](Error::is_timeout) if half of the fence passed before the commit had ended: [in doubt](Error::is_in_doubt) if
+    /// it had begun; [`is_codec`](Error::is_codec) if the committed value cannot be encoded, which leaves the
     /// key uncached.
     ///
     /// # Cancel safety
@@ -202,7 +202,16 @@ where
         let namespace = self.cache.inner.keys.namespace().clone();
         observe::operation("cache.write", &namespace, async {
             let fence = self.fence(key).await?;
-            match tokio::time::timeout(self.lasts / 2, commit).await {
+            // Counted from before the fence was asked for: its reply may have come late, or the process may have stood still.
+            let left = (self.lasts / 2).saturating_sub(fence.taken.elapsed());
+            if left.is_zero() {
+                fence.abandon().await;
+                return Err(Error::timeout(format!(
+                    "to fence the key took longer than {:?}, half of the fence: nothing was committed",
+                    self.lasts / 2
+                )));
+            }
+            match tokio::time::timeout(left, commit).await {
                 Ok(Ok(written)) => fence.settle(written).await,
                 Ok(Err(error)) => {
                     fence.abandon().await;

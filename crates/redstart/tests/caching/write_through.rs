@@ -7,7 +7,7 @@ use redstart::{
     caching::{Cache, CacheUpdate, Fence, WriteThrough, Written},
     codec::Postcard,
 };
-use redstart_testkit::{Backend, eventually, matrix};
+use redstart_testkit::{Backend, Kind, Proxy, Server, eventually, matrix};
 
 use crate::{LONG, Rows, pass};
 
@@ -273,4 +273,31 @@ matrix! {
         assert!(WriteThrough::new(&cache).fence_for(Duration::ZERO).is_err());
         Ok(())
     }
+}
+
+/// The fence has ended at the server by the time the writer hears of it, and others have cached the old row again.
+#[tokio::test]
+async fn a_writer_that_hears_of_its_fence_too_late_commits_nothing() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url()).deadline(LONG).connect().await?;
+    let cache = Cache::<u64, u64>::new(&store, "shop", "price")?;
+    let write = WriteThrough::new(&cache).fence_for(Duration::from_secs(4))?;
+    // The script is known, and the connection is there.
+    let first = write.put(&1, async { Ok::<_, redstart::Error>(Written::row(1, 1)) });
+    assert_eq!(first.await?, CacheUpdate::Stored);
+    proxy.delay_replies(Duration::from_millis(2100));
+    let mut committed = false;
+    let late = write.put(&1, async {
+        committed = true;
+        Ok::<_, redstart::Error>(Written::row(2, 2))
+    });
+    let error = late.await.unwrap_err();
+    assert!(error.is_timeout() && !error.is_in_doubt(), "{error}");
+    assert!(!committed, "it committed behind its fence");
+    proxy.delay_replies(Duration::ZERO);
+    // Its fence was lifted, or has ended.
+    let again = write.put(&1, async { Ok::<_, redstart::Error>(Written::row(3, 3)) });
+    assert_eq!(again.await?, CacheUpdate::Stored);
+    Ok(())
 }
