@@ -59,7 +59,7 @@ pub fn explains(plan: &Plan, text: &str, lost: bool, met: Met<'_>) -> bool {
     // A script of a queue is many windows long, and several of them share a connection.
     let narrow =
         plan.weather.window <= 1024 && (plan.weather.split >= 500 || plan.weather.delay.1 >= 3);
-    if narrow && plan.deadline <= Duration::from_millis(150) {
+    if narrow && plan.deadline <= Duration::from_millis(300) {
         return true;
     }
     !DOWN.iter().any(|words| text.contains(words)) || met(&|what| what != What::Clock)
