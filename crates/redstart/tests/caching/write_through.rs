@@ -281,7 +281,7 @@ async fn a_writer_that_hears_of_its_fence_too_late_commits_nothing() -> anyhow::
     let server = Server::builder(Kind::Redis).start().await?;
     let proxy = Proxy::start(&server).await?;
     let store = Store::builder(proxy.url()).deadline(LONG).connect().await?;
-    let cache = Cache::<u64, u64>::new(&store, "shop", "price")?;
+    let cache = Cache::<u64, u64>::builder(&store, "shop", "price").build()?;
     let write = WriteThrough::new(&cache).fence_for(Duration::from_secs(4))?;
     // The script is known, and the connection is there.
     let first = write.put(&1, async { Ok::<_, redstart::Error>(Written::row(1, 1)) });
