@@ -206,3 +206,36 @@ async fn the_engine_listens_serves_and_stops() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+/// What a person sees in a terminal of this width, line by line.
+fn in_terminal(columns: u16, args: &str) -> anyhow::Result<Vec<String>> {
+    let program = env!("CARGO_BIN_EXE_redstart");
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command"])
+        .arg(format!("stty cols {columns} rows 40; '{program}' {args}"))
+        .arg("/dev/null")
+        .env_remove("REDSTART_URL")
+        .env("TERM", "dumb")
+        .stdin(Stdio::null())
+        .output()?;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout).replace('\r', "");
+    Ok(shown.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn the_guide_fits_the_width_of_the_terminal() -> anyhow::Result<()> {
+    for columns in [72, 100, 140] {
+        for args in ["guide", "guide --anti"] {
+            let lines = in_terminal(columns, args)?;
+            assert!(lines.len() > 20, "{lines:?}");
+            for line in &lines {
+                assert!(line.chars().count() <= usize::from(columns), "{columns} {args}: {line}");
+            }
+            // It uses the width that there is.
+            let longest = lines.iter().map(|line| line.chars().count()).max();
+            assert!(longest > Some(usize::from(columns) / 2), "{columns} {args}");
+        }
+    }
+    Ok(())
+}

@@ -169,7 +169,8 @@ impl Error {
         self.0.kind == Kind::Unavailable
     }
 
-    /// The request or the configuration is wrong; repeating it cannot help. Nothing was written.
+    /// The request or the configuration is wrong, and nothing was sent; or the store is in a state that only an operator
+    /// can change, such as a Bloom filter that lost a part. Repeating it cannot help.
     pub fn is_config(&self) -> bool {
         self.0.kind == Kind::Config
     }
