@@ -230,7 +230,10 @@ fn the_guide_fits_the_width_of_the_terminal() -> anyhow::Result<()> {
             let lines = in_terminal(columns, args)?;
             assert!(lines.len() > 20, "{lines:?}");
             for line in &lines {
-                assert!(line.chars().count() <= usize::from(columns), "{columns} {args}: {line}");
+                assert!(
+                    line.chars().count() <= usize::from(columns),
+                    "{columns} {args}: {line}"
+                );
             }
             // It uses the width that there is.
             let longest = lines.iter().map(|line| line.chars().count()).max();

@@ -104,8 +104,7 @@ pub enum Settled {
     /// The consumer still held the item, and what it asked for was done.
     Done,
     /// The consumer no longer held the item, and nothing was changed. Its lease had ended: the item went back, and may be
-    /// with another consumer. Or the item had been handed out before, and an ending of that time, whose reply did not
-    /// come, arrived only now.
+    /// with another consumer. Or this was a late copy of a request that settled an earlier delivery of the item.
     Lost,
 }
 

@@ -137,14 +137,14 @@ struct Inner {
 ///
 /// # Limits
 ///
-/// A hold that is over ends when a call needs its units or meets its request; a [report](Self::report) ends all of them. A
-/// worker that reads the expirations asks for a report as often as it wants to hear of them, and shortly before the sale
-/// ends: the holds that are there at its end are forgotten with it, without an entry. The stream of expirations goes a
-/// day after the sale, with its consumer groups.
+/// An expired hold is released lazily: by a call that needs its units, by a call for the same request, or by a
+/// [report](Self::report), which releases all of them. A worker that reads the expirations calls `report` as often as it wants to
+/// hear of them, and shortly before the sale ends: holds that are open when it ends are dropped without an entry. The stream of
+/// expirations and its consumer groups are kept for one day after the sale.
 ///
 /// A shard that the server lost (evicted, or restarted empty) is made again by a prewarm with its whole share, also of units
 /// that were sold or lent before, and without what was restocked: restock that under another id. Do not let the server evict these keys. A failover that loses the last writes loses the
-/// reservations among them, and a loan of which only one of the two shards was lost leaves its units twice or not at all.
+/// reservations among them, and a loan of which only one of the two shards was lost may duplicate or lose its units.
 ///
 /// Each request leaves a record until the sale ends, whatever became of it, also one that was cancelled before it arrived. A
 /// record has the user and the id, at most a kilobyte. A user can only make records of its own requests, but as many as it

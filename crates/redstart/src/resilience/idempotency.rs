@@ -111,10 +111,10 @@ pub(super) static FORGET: Script = Script::new(
 /// type is an error, not a wrong value. A key that the server evicted, or lost in a crash or a failover, is forgotten, and its work
 /// runs again, also beside a run that has claimed it before: use a server that does not evict.
 ///
-/// A run whose process stood still, before the work began, until its lease had ended claims the key again first. One that
-/// stands still while it works continues, and so does one whose machine was suspended, which stops its monotonic clock too:
-/// with [`repeat_unknown`](IdempotencyBuilder::repeat_unknown), or if the key was [forgotten](Self::forget) meanwhile,
-/// another run may have carried the work out.
+/// If the lease ends before the work has started, for example because the process was paused, the run claims the key again
+/// before it starts the work. A run that is paused while it works continues, and so does one whose machine was suspended, which
+/// stops its monotonic clock too: with [`repeat_unknown`](IdempotencyBuilder::repeat_unknown), or if the key was
+/// [forgotten](Self::forget) meanwhile, another run may have carried the work out.
 ///
 /// # Keys
 ///

@@ -100,9 +100,9 @@ pub struct RefusedChange {
     pub index: usize,
     /// Why it was refused. The text is kept with the dead letter.
     pub source: Box<dyn StdError + Send + Sync>,
-    /// Why the first of [`Change::older`] would be refused too, one reason for each, up to the first that would not. May be
-    /// empty: each of them is then a try of its own, for which the other changes of the batch wait. Reasons beyond that list
-    /// are ignored.
+    /// Reasons for the leading entries of [`Change::older`] that would be refused as well, one for each, up to the first that
+    /// would not. If it is empty, each of them is tried separately, which delays the rest of the batch. Reasons beyond that
+    /// list are ignored.
     pub older: Vec<Box<dyn StdError + Send + Sync>>,
 }
 

@@ -65,7 +65,9 @@ impl Stock {
                     return Ok(Some(sum(&before, twice)));
                 }
                 if is_past(until) {
-                    return Err(Error::timeout("units keep moving between shards"));
+                    return Err(Error::timeout(
+                        "units moved between shards during every attempt to count them",
+                    ));
                 }
                 before = after;
             }
@@ -104,7 +106,7 @@ impl Stock {
                 return Ok(counts);
             }
             if is_past(until) {
-                return Err(Error::timeout("holds that are over keep coming"));
+                return Err(Error::timeout("too many holds expired during the report"));
             }
         }
     }
