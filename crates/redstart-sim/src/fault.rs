@@ -204,7 +204,7 @@ impl World {
                 if !self.stop_client(client, lasts) {
                     return false;
                 }
-                self.suspends(client);
+                self.suspends(client, lasts);
                 process.clock_stands(true);
                 // Planned after that it runs on, so it happens after that; nothing runs in between.
                 self.later(lasts, move |_| process.clock_stands(false));

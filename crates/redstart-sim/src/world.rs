@@ -85,8 +85,8 @@ struct Inner {
     jumps: Vec<Duration>,
     /// When a server dropped keys.
     evictions: Vec<Duration>,
-    /// When the machine of which client was suspended.
-    suspensions: Vec<(usize, Duration)>,
+    /// Which client's machine was suspended, from when to when.
+    suspensions: Vec<(usize, Duration, Duration)>,
     /// The master behind the sentinels.
     master: usize,
     /// When the last fault that has begun will have ended.
@@ -619,24 +619,25 @@ impl World {
         inner.jumps.iter().any(|at| from <= *at && *at <= to)
     }
 
-    /// The machine of a client is suspended.
-    pub(crate) fn suspends(&self, client: usize) {
+    /// The machine of a client is suspended for this time.
+    pub(crate) fn suspends(&self, client: usize, lasts: Duration) {
         let now = self.now();
-        self.inner.lock().suspensions.push((client, now));
+        let suspension = (client, now, now + lasts);
+        self.inner.lock().suspensions.push(suspension);
     }
 
     /// Whether a machine was suspended between these times: a process cannot know that a lease has ended meanwhile.
     pub fn was_suspended(&self, from: Duration, to: Duration) -> bool {
         let inner = self.inner.lock();
-        let mut times = inner.suspensions.iter().map(|(_, at)| *at);
-        times.any(|at| from <= at && at <= to)
+        let mut times = inner.suspensions.iter();
+        times.any(|(_, at, until)| from <= *until && *at <= to)
     }
 
     /// Whether the machine of this client was suspended since then.
     pub fn is_suspended_since(&self, client: usize, from: Duration) -> bool {
         let inner = self.inner.lock();
         let mut suspensions = inner.suspensions.iter();
-        suspensions.any(|(of, at)| *of == client && from <= *at)
+        suspensions.any(|(of, _, until)| *of == client && from <= *until)
     }
 
     /// For how long a client had stood still that runs on just now.

@@ -181,7 +181,8 @@ impl Filtering {
         let strangers: Vec<_> = strangers.collect();
         if let Ok(found) = filter.contains_many(&strangers).await {
             let found = found.into_iter().filter(|found| *found).count();
-            if found > 5 {
+            // A filter of a few elements has so few bits that chance alone finds more than its error rate.
+            if found > 20 {
                 client.world.breach(format!(
                     "{found} of 200 elements that were never added are in the filter"
                 ));

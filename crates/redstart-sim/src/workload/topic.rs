@@ -33,8 +33,9 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(40);
 pub(super) struct Listening {
     buffer: usize,
     publishers: AtomicU64,
-    /// How many messages were sent, by whomever.
+    /// How many messages were sent, by any client, and of how many of them an answer came.
     sent: AtomicU64,
+    answered: AtomicU64,
     /// Messages that were surely published, and when that was sent and answered.
     published: Mutex<BTreeMap<News, (Duration, Duration)>>,
     /// Listeners of clients that have done their work.
@@ -48,7 +49,7 @@ struct Ear {
     heard: BTreeSet<News>,
     /// By publisher: the last number.
     last: BTreeMap<u64, u64>,
-    /// How many messages had been sent when it began to listen.
+    /// How many messages had been answered when it began to listen.
     sent: u64,
     /// By publisher: the last number, unless a gap came after it.
     since_gap: BTreeMap<u64, u64>,
@@ -63,6 +64,7 @@ impl Listening {
             buffer: *dice.pick(&[2, 100]),
             publishers: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             published: Mutex::default(),
             survivors: Mutex::default(),
         }
@@ -77,8 +79,8 @@ impl Listening {
     }
 
     async fn ear(&self, client: &Client, topic: &Topic<News>) -> Option<Ear> {
-        // What is sent while it begins may be heard.
-        let sent = self.sent.load(Ordering::Relaxed);
+        // What has no answer yet, and what is sent while it begins, may be heard.
+        let sent = self.answered.load(Ordering::Relaxed);
         let listener = topic.listen().await.ok()?;
         client.note(format_args!("listens"));
         Some(Ear {
@@ -172,6 +174,7 @@ impl Listening {
         self.sent.fetch_add(1, Ordering::Relaxed);
         let published = client.call("publish", 1, topic.publish(&news)).await;
         if let Some(Ok(_)) = published {
+            self.answered.fetch_add(1, Ordering::Relaxed);
             client.note(format_args!("published {news:?}"));
             self.published.lock().insert(news, (from, world.now()));
         }

@@ -77,7 +77,9 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 ///
 /// # Limits
 ///
-/// Elements cannot be removed or counted exactly. An `add` that failed may have been carried out. After a crash or a failover
+/// The error rate is a mean over filters: one of fewer than a hundred elements has so few bits that it may be wrong several
+/// times as often, above all with [`BloomMode::Native`], whose bits the server chooses. Elements cannot be removed or counted
+/// exactly. An `add` that failed may have been carried out. After a crash or a failover
 /// that lost the last writes, any element that was added before may be missing if a rebuild was under way, otherwise those
 /// added last: rebuild the filter. What is added after the loss is found. If the loss tore a rebuild apart (in a Cluster one
 /// node may forget it and another not), calls are errors ([`is_config`](Error::is_config)) until the next rebuild has ended.
