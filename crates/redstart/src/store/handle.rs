@@ -519,7 +519,8 @@ impl Store {
         }
     }
 
-    /// Which processes have which slots; `None` if a server does not say who it is.
+    /// Which processes have which slots; `None` if a server does not say who it is, or while a slot moves: its keys are at two
+    /// nodes, and go from one to the other.
     async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<String>)> {
         let version = self.slots_version();
         let mut info = redis::cmd("INFO");
@@ -531,8 +532,26 @@ impl Store {
             let mut lines = text.lines();
             let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
             ids.push(id.to_owned());
+            if node.is_some() && self.moves_a_slot(node.as_ref()).await? {
+                return None;
+            }
         }
         Some((version, ids))
+    }
+
+    /// Whether a slot is being moved to or from this node of a Cluster; `None` if it does not say.
+    async fn moves_a_slot(&self, node: Option<&Arc<Node>>) -> Option<bool> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("NODES");
+        let reply = self.ask_node(node, &cmd).await.ok()?;
+        let text: String = redis::from_redis_value(reply).ok()?;
+        // A node shows the moves of its own slots alone: `[slot->-node]` or `[slot-<-node]` behind those that it has.
+        let mut rows = text.lines().map(|line| line.split(' '));
+        let own = rows.find(|row| {
+            let flags = row.clone().nth(2);
+            flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
+        });
+        Some(own?.any(|word| word.contains("->-") || word.contains("-<-")))
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.
@@ -706,7 +725,7 @@ pub struct Sample {
     /// The keys, in no order that means anything.
     pub keys: Vec<Vec<u8>>,
     /// Whether these are all keys that match: every node was asked to its end, no other server took its place meanwhile, and no
-    /// slot moved. `false` also if a server does not answer `INFO`, which tells that.
+    /// slot moved or was being moved. `false` also if a server does not answer `INFO` or `CLUSTER NODES`, which tell that.
     pub complete: bool,
 }
 

@@ -12,8 +12,9 @@ const PAGE: usize = 500;
 
 /// Goes through all keys that match a pattern, a part at a time, and begins again after the last one. Made by [`Store::walk`].
 ///
-/// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile; where slots of a
-/// Cluster move, the round begins again. A key may be seen more than once. On a Cluster one node is read after the other.
+/// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile. Where a slot of a
+/// Cluster has got another owner, the round begins again; while a slot is being moved, its keys may be missed.
+/// A key may be seen more than once. On a Cluster one node is read after the other.
 ///
 /// # Cancel safety
 ///
