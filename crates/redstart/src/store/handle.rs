@@ -372,7 +372,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query).
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
+    /// ask each node.
     pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
         let found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
         let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
@@ -395,7 +396,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query).
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
+    /// ask each node.
     pub async fn sample(&self, pattern: &str, at_most: usize) -> Result<Vec<Vec<u8>>> {
         Ok(self.scan_bytes(pattern, at_most, None).await?.keys)
     }
@@ -416,7 +418,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query).
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
+    /// ask each node.
     pub async fn sample_for(
         &self,
         pattern: &str,
@@ -451,7 +454,7 @@ impl Store {
                 .arg(count);
             cmd
         };
-        let nodes = self.scanned_nodes().await;
+        let nodes = self.scanned_nodes().await?;
         let before = match ends {
             Some(_) => self.processes(&nodes).await,
             None => None,
@@ -482,7 +485,7 @@ impl Store {
         }
         if complete && ends.is_some() {
             // A cursor means nothing to another process, and keys that move to a node that was read before are missed.
-            let nodes = self.scanned_nodes().await;
+            let nodes = self.scanned_nodes().await?;
             complete = before.is_some() && self.processes(&nodes).await == before;
         }
         Ok(Sample {
@@ -492,13 +495,21 @@ impl Store {
     }
 
     /// The masters that there are now; `None` is the one server.
-    pub(super) async fn scanned_nodes(&self) -> Vec<Option<Arc<Node>>> {
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a Cluster whose nodes this store cannot ask one by one.
+    pub(super) async fn scanned_nodes(&self) -> Result<Vec<Option<Arc<Node>>>> {
         match &*self.shared.backend {
             Backend::Cluster(cluster) => {
                 let masters = cluster.current_masters(self.ends()).await;
-                masters.into_iter().map(Some).collect()
+                Ok(masters.into_iter().map(Some).collect())
             }
-            _ => vec![None],
+            other if other.is_cluster() => Err(Error::config(
+                "a store made from a ClusterConnection cannot ask every node of the Cluster: make it from a \
+                 redis+cluster:// URL",
+            )),
+            _ => Ok(vec![None]),
         }
     }
 
