@@ -530,39 +530,42 @@ impl Store {
         }
     }
 
-    /// Which processes have which slots; `None` if a server does not say who it is, or while a slot moves: its keys are at two
-    /// nodes, and go from one to the other.
-    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<String>)> {
+    /// Which processes have which slots, by their own word; `None` if a server does not say who it is, or while a slot moves: its
+    /// keys are at two nodes, and go from one to the other.
+    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<(String, String)>)> {
         let version = self.slots_version();
         let mut info = redis::cmd("INFO");
         info.arg("server");
-        let mut ids = Vec::with_capacity(nodes.len());
+        let mut processes = Vec::with_capacity(nodes.len());
         for node in nodes {
             let reply = self.ask_node(node.as_ref(), &info).await.ok()?;
             let text: String = redis::from_redis_value(reply).ok()?;
             let mut lines = text.lines();
             let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
-            ids.push(id.to_owned());
-            if node.is_some() && self.moves_a_slot(node.as_ref()).await? {
-                return None;
-            }
+            let slots = match node {
+                Some(node) => self.settled_slots(node).await?,
+                None => String::new(),
+            };
+            processes.push((id.to_owned(), slots));
         }
-        Some((version, ids))
+        Some((version, processes))
     }
 
-    /// Whether a slot is being moved to or from this node of a Cluster; `None` if it does not say.
-    async fn moves_a_slot(&self, node: Option<&Arc<Node>>) -> Option<bool> {
+    /// The slots of a node of a Cluster; `None` while one of them moves to or from it, or if it does not say.
+    async fn settled_slots(&self, node: &Arc<Node>) -> Option<String> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("NODES");
-        let reply = self.ask_node(node, &cmd).await.ok()?;
+        let reply = self.ask_node(Some(node), &cmd).await.ok()?;
         let text: String = redis::from_redis_value(reply).ok()?;
-        // A node shows the moves of its own slots alone: `[slot->-node]` or `[slot-<-node]` behind those that it has.
-        let mut rows = text.lines().map(|line| line.split(' '));
-        let own = rows.find(|row| {
+        // Id, address, flags, master, two times, epoch, state of the link, slots.
+        let mut rows = text.lines().map(|line| line.splitn(9, ' '));
+        let mut own = rows.find(|row| {
             let flags = row.clone().nth(2);
             flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
-        });
-        Some(own?.any(|word| word.contains("->-") || word.contains("-<-")))
+        })?;
+        let slots = own.nth(8).unwrap_or_default();
+        // A node shows the moves of its own slots: `[slot->-node]` or `[slot-<-node]`.
+        (!slots.contains('[')).then(|| slots.to_owned())
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.
