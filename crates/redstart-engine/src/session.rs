@@ -677,19 +677,9 @@ impl Session {
     /// that does not block is executed by the first poll; after that, dropping the future only
     /// gives up waiting for the log.
     pub async fn call(&mut self, args: Vec<Bytes>) -> Reply {
-        loop {
-            let mut reply = One::default();
-            let ran = self.run(std::iter::once(args.as_slice()), Mode::Wait, &mut reply);
-            match ran.end {
-                End::Blocked(blocked) => return blocked.await,
-                End::Paused => self.wait_while_paused(&args).await,
-                End::Held => self.inner.wait_for_lock().await,
-                End::Done | End::Closing | End::Attached(_) => {
-                    let kept = self.inner.kept(ran.position).await;
-                    return kept.err().or(reply.0).unwrap_or(Reply::Nil);
-                }
-            }
-        }
+        let (reply, position) = self.call_ahead(args).await;
+        let kept = self.inner.kept(position.at()).await;
+        kept.err().unwrap_or(reply)
     }
 
     /// Executes commands in order, waiting where one blocks.

@@ -17,7 +17,7 @@ pub enum Down {
     Refuse,
     /// Answer "yes": nothing is turned away because of the store.
     Allow,
-    /// Answer by what this process knows, as one of so many that share a quota: each keeps its share of the limit by
-    /// itself. Only for limiters; elsewhere it is [`Fail`](Self::Fail).
+    /// Enforce the limit locally: this process is one of `n`, and each enforces `1/n` of the quota. Only for
+    /// limiters; elsewhere it is [`Fail`](Self::Fail).
     Local(NonZeroU32),
 }

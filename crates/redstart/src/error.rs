@@ -126,9 +126,10 @@ impl Error {
         self
     }
 
-    /// Marks that no attempt of the request left this process.
+    /// Marks that no attempt of the request left this process. An error in doubt is never marked: the embedded engine may have
+    /// carried the request out.
     pub(crate) fn unsent(mut self, unsent: bool) -> Self {
-        self.0.unsent = unsent;
+        self.0.unsent = unsent && !self.0.in_doubt;
         self
     }
 
@@ -193,6 +194,7 @@ impl Error {
     /// | a part of a pipeline was or may have been carried out, and another part failed | what the other part is |
     /// | it was carried out, and the answer is not of the type that was asked for | [codec](Self::is_codec) |
     /// | it was carried out, and the engine could not write it to its log | [unavailable](Self::is_unavailable) |
+    /// | it was carried out, and the engine's log was not on the disk in time (`fsync=always`) | [a time-out](Self::is_timeout) |
     ///
     /// The store never repeats such a write on its own. Repeat it only if doing it twice is harmless, or through a pattern
     /// that carries an idempotency token. A request that only reads is never in doubt.

@@ -90,9 +90,9 @@
 //!
 //! ## Promises
 //!
-//! - An answer of the copy holds every write that the server acknowledged `max_age` before the question, whoever made it. The store does
-//!   not trust a link that is merely open: it asks the server four times per `max_age`, at least once a second, how far it is, and
-//!   compares. While the server hangs, is cut off or restarts, the copy grows old, and from `max_age` on the server is asked.
+//! - A read from the copy reflects every write, from any client, that the server acknowledged at least `max_age` before the read. The
+//!   store does not trust a link that is merely open: four times per `max_age`, at least once a second, it asks the server for its
+//!   replication offset and compares. While the server hangs, is cut off or restarts, the copy grows old, and from `max_age` on the server is asked.
 //! - The server also answers while the copy is being made, and whatever the copy cannot answer: a command that the embedded
 //!   engine does not have, or a value that it does not know. It does so as well while the copy is busy for more than a few
 //!   milliseconds, with a large change or a slow script, and from the moment that a change could not be applied.

@@ -37,6 +37,29 @@ impl Session {
         }
     }
 
+    /// As [`Session::call`], without waiting for the log once the command was executed; see [`Session::execute_ahead`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before it is ready, the command was not executed, and what had been taken for a client that
+    /// blocks is put back.
+    pub async fn call_ahead(&mut self, args: Vec<Bytes>) -> (Reply, LogPosition) {
+        loop {
+            let mut reply = One::default();
+            let ran = self.run(std::iter::once(args.as_slice()), Mode::Wait, &mut reply);
+            match ran.end {
+                // It has waited for the log before anything was handed over.
+                End::Blocked(blocked) => return (blocked.await, LogPosition::default()),
+                End::Paused => self.wait_while_paused(&args).await,
+                End::Held => self.inner.wait_for_lock().await,
+                End::Done | End::Closing | End::Attached(_) => {
+                    let reply = reply.0.unwrap_or(Reply::Nil);
+                    return (reply, LogPosition { at: ran.position });
+                }
+            }
+        }
+    }
+
     /// As [`Session::execute_batch`], without waiting for the log; see [`Session::execute_ahead`].
     pub fn execute_batch_ahead(&mut self, commands: &[Vec<Bytes>]) -> (Vec<Reply>, LogPosition) {
         let mut replies = Vec::with_capacity(commands.len());

@@ -91,7 +91,7 @@ impl LimiterBuilder {
     /// than the server itself said. It is the fast path under attack. When it is full, refusals that end first make room.
     ///
     /// Room that a refund of another process made is seen only when the server's answer has run out.
-    /// A machine that was suspended refuses for longer by that: its clock stood still.
+    /// After a suspend, remembered refusals last longer by the time of the suspend, because the process's clock stopped.
     pub fn deny_cache(mut self, subjects: usize) -> Self {
         self.deny = Some(subjects);
         self
@@ -107,7 +107,7 @@ impl LimiterBuilder {
     /// they have come back. A [refund](Limiter::refund) of what came out of a block gives nothing back.
     ///
     /// Of the callers of a hot subject, one at a time asks the store. The others wait for its block, or share its refusal, but
-    /// no longer than the deadline of the store.
+    /// no longer than the deadline of the store, nor than an [`acquire`](Limiter::acquire) may wait.
     ///
     /// For one limit, by token bucket or fixed window. Decisions are [`DecidedBy::Lease`](super::DecidedBy::Lease).
     pub fn lease_blocks(mut self, units: u64) -> Self {

@@ -87,7 +87,11 @@ const TICK: Duration = Duration::from_millis(1);
 impl Answered {
     /// A refusal of a request of this cost. It is the store's own for the same cost, before the moment that it named.
     fn refusal(&self, cost: u64, now: Instant) -> Snapshot {
-        let left = self.until.saturating_duration_since(now);
+        let left = match cost < self.cost {
+            // There may be room for less.
+            true => Duration::ZERO,
+            false => self.until.saturating_duration_since(now),
+        };
         let mut snapshot = self.snapshot.clone();
         if cost != self.cost || left.is_zero() {
             snapshot.decided_by = DecidedBy::DenyCache;
@@ -325,6 +329,11 @@ mod tests {
         assert!(turn.too_late(before, 1, heard).is_some());
         turn.hear(1, heard, limit.unknown(3, Duration::ZERO));
         assert_eq!(turn.too_late(before, 1, heard).unwrap().retry_after, TICK);
+        // A block was refused: how long a smaller request has to wait was not said.
+        turn.hear(100, heard, limit.unknown(0, Duration::from_secs(9)));
+        assert_eq!(turn.too_late(before, 1, heard).unwrap().retry_after, TICK);
+        let same = turn.too_late(before, 100, heard).unwrap();
+        assert_eq!(same.retry_after, Duration::from_secs(9));
     }
 
     #[test]

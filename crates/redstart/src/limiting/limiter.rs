@@ -174,6 +174,16 @@ impl Limiter {
     ///
     /// Dropped before it is done, the cost may have been taken.
     pub async fn check(&self, subject: &str, cost: u64) -> Result<Decision> {
+        self.check_before(subject, cost, None).await
+    }
+
+    /// As [`check`](Self::check), and waits for others of this process until `patience` ends.
+    async fn check_before(
+        &self,
+        subject: &str,
+        cost: u64,
+        patience: Option<Instant>,
+    ) -> Result<Decision> {
         if let Some(leases) = self.leases() {
             if cost > 0
                 && let Some(snapshot) = leases.spend(subject, cost, self.inner.clock.now())
@@ -184,7 +194,7 @@ impl Limiter {
                 return Ok(denied);
             }
             let namespace = self.inner.keys.namespace();
-            let work = self.check_leased(leases, subject, cost);
+            let work = self.check_leased(leases, subject, cost, patience);
             return observe::operation("limiter.check", namespace, work).await;
         }
         match self.limits.list.len() {
@@ -201,7 +211,13 @@ impl Limiter {
 
     /// Takes a block for the subject, hands the cost out of it and keeps the rest. One caller at a time asks; those who wait
     /// get what it brings, or the refusal that it got.
-    async fn check_leased(&self, leases: &Leases, subject: &str, cost: u64) -> Result<Decision> {
+    async fn check_leased(
+        &self,
+        leases: &Leases,
+        subject: &str,
+        cost: u64,
+        patience: Option<Instant>,
+    ) -> Result<Decision> {
         let (inner, limits) = (&*self.inner, &*self.limits);
         let clock = &inner.clock;
         check_input(limits, &[cost])?;
@@ -216,13 +232,18 @@ impl Limiter {
         let _taken = match &turn {
             None => None,
             Some(turn) => {
-                let Ok(taken) = timeout_at(ends, turn.take()).await else {
+                let line_ends = patience.map_or(ends, |patience| patience.min(ends));
+                let Ok(taken) = timeout_at(line_ends, turn.take()).await else {
                     // A line that is too long is no reason to admit anybody while the store answers.
                     if let Some(snapshot) = turn.too_late(before, cost, clock.now()) {
                         return Ok(self.limited(subject, &[cost], snapshot));
                     }
-                    let error =
-                        Error::timeout("other requests of the subject waited for the store");
+                    if line_ends < ends {
+                        return self.out_of_patience(subject, &[cost]).await;
+                    }
+                    let error = Error::timeout(
+                        "timed out waiting for another request for the same subject",
+                    );
                     return self.without_store(subject, &[cost], error);
                 };
                 if let Some(snapshot) = leases.spend(subject, cost, clock.now()) {
@@ -248,17 +269,25 @@ impl Limiter {
             answers.is_ok_and(|answers| answers.iter().any(|answer| answer.wait > 0))
         };
         let limit = &limits.list[0];
-        let units = leases.units(subject, cost, clock.now());
+        // Only the one whose turn it is asks for a block.
+        let units = match &turn {
+            Some(_) => leases.units(subject, cost, clock.now()),
+            None => cost,
+        };
         let mut units = units.min(limit.rule.capacity()).max(cost);
         let (mut sent, mut answers) = ask(units).await;
         if units > cost && is_refused(&answers) {
+            // The store has answered, also if the next question is not answered in time.
+            if let (Some(turn), Ok(answers)) = (&turn, &answers) {
+                turn.hear(units, sent, limit.snapshot(&answers[0]));
+            }
             // There may be room for the request itself.
             units = cost;
             (sent, answers) = ask(cost).await;
         }
         match (&turn, &answers) {
             (Some(turn), Ok(answers)) => turn.hear(cost, sent, limit.snapshot(&answers[0])),
-            // The line has left it too little time for a question of its own.
+            // The line, or the question for a block, has left it too little time.
             (Some(turn), Err(error)) if error.is_timeout() => {
                 if let Some(snapshot) = turn.too_late(before, cost, clock.now()) {
                     return Ok(self.limited(subject, &[cost], snapshot));
@@ -579,7 +608,8 @@ impl Limiter {
         .await
     }
 
-    /// Waits until the request is admitted, but not longer than `within`.
+    /// Waits until the request is admitted, but not longer than `within`. A question that was sent to the store by then is waited
+    /// for.
     ///
     /// Waiters of one subject in one process wait in line: only the first asks the store, and they are admitted in the
     /// order in which they came. Between processes there is no order.
@@ -611,22 +641,16 @@ impl Limiter {
             () = until(clock, deadline) => false,
         };
         if !in_time {
-            // Those in front still wait, so this one would have to wait at least as long.
-            return match self.peek(subject).await {
-                Ok(snapshot) => {
-                    let refusal = Decision::Limited {
-                        retry_after: snapshot.retry_after.max(Duration::from_millis(1)),
-                        snapshot,
-                    };
-                    Ok(self.refused(subject, &costs, refusal))
-                }
-                Err(error) if error.is_store_down() => self.without_store(subject, &costs, error),
-                Err(error) => Err(error),
-            };
+            return self.out_of_patience(subject, &costs).await;
         }
         loop {
             let decision = match self.leases() {
-                Some(_) => self.check(subject, cost).await?,
+                Some(_) => {
+                    // A line of this process is waited for by tokio's clock, like the store.
+                    let left = deadline.map(|at| at.saturating_duration_since(clock.now()));
+                    let patience = left.and_then(|left| Instant::now().checked_add(left));
+                    self.check_before(subject, cost, patience).await?
+                }
                 None => self.check_costs(subject, &costs).await?,
             };
             let Decision::Limited { retry_after, .. } = &decision else {
@@ -639,6 +663,22 @@ impl Limiter {
                 return Ok(decision);
             }
             clock.sleep_until(again).await;
+        }
+    }
+
+    /// The refusal of a caller that has waited for as long as it may. Those in front still wait, so this one would have to wait at
+    /// least as long.
+    async fn out_of_patience(&self, subject: &str, costs: &[u64]) -> Result<Decision> {
+        match self.peek(subject).await {
+            Ok(snapshot) => {
+                let refusal = Decision::Limited {
+                    retry_after: snapshot.retry_after.max(Duration::from_millis(1)),
+                    snapshot,
+                };
+                Ok(self.refused(subject, costs, refusal))
+            }
+            Err(error) if error.is_store_down() => self.without_store(subject, costs, error),
+            Err(error) => Err(error),
         }
     }
 

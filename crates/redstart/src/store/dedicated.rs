@@ -5,8 +5,6 @@ use std::{sync::Arc, time::Duration};
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Value, aio::ConnectionLike};
 use tokio::time::{Instant, timeout_at};
 
-#[cfg(feature = "engine")]
-use super::backend;
 use super::{
     backend::Backend,
     command::{self, Connection},
@@ -283,7 +281,11 @@ impl Dedicated {
     ///
     /// Dropped while it waits, the connection is closed, so the server stops waiting too. An element that the
     /// server handed out at that very moment is lost with commands that remove (`BLPOP`) and safe with those
-    /// that move or lend (`BLMOVE`, `XREADGROUP`). On the embedded engine nothing is lost with either.
+    /// that move or lend (`BLMOVE`, `XREADGROUP`).
+    ///
+    /// On the embedded engine a command that still waits for an element loses nothing. One that finds an element at once takes
+    /// it at the first poll. With `fsync=always` the reply then waits for the disk, and what `BLPOP` has taken is lost if the
+    /// future is dropped meanwhile.
     pub async fn query<T: FromRedisValue>(&mut self, cmd: &Cmd, wait: Duration) -> Result<T> {
         let value = self.request(Body::One(cmd), wait).await?;
         // An EXEC that was aborted has carried nothing out.
@@ -437,7 +439,7 @@ impl Destination for Dedicated {
                 if self.writes.refuse(&request.body) {
                     self.connection = state;
                     return Err(Failure::Down(Error::unavailable(
-                        "nothing was written over this connection that could be confirmed, or it was lost after the write",
+                        "WAIT has no write to confirm: nothing was written on this connection, or it was re-established since",
                     )));
                 }
                 match state {
@@ -498,32 +500,17 @@ impl Destination for Dedicated {
             }
             #[cfg(feature = "engine")]
             State::Embedded(mut session) => {
-                let outcome = match request.body {
-                    Body::One(cmd) => {
-                        let call = session.call(backend::embedded::args(cmd));
-                        match timeout_at(request.deadline, call).await {
-                            Ok(reply) => backend::embedded::top(reply),
-                            Err(_) => {
-                                return Err(Failure::Down(Error::timeout(
-                                    "the store did not answer in time",
-                                )));
-                            }
-                        }
-                    }
-                    Body::Many { .. } => match &*self.backend {
-                        Backend::Embedded(embedded) => {
-                            let answered = embedded.pipeline(&mut session, request).await;
-                            // What it has done to the session is not known: it is left behind.
-                            if let Err(error) = &answered
-                                && error.is_timeout()
-                            {
-                                return answered.map_err(Failure::Down);
-                            }
-                            answered
-                        }
-                        _ => unreachable!("a session of the engine belongs to an embedded store"),
-                    },
+                let Backend::Embedded(embedded) = &*self.backend else {
+                    unreachable!("a session of the engine belongs to an embedded store");
                 };
+                let outcome = match request.body {
+                    Body::One(cmd) => embedded.dedicated(&mut session, cmd, request).await,
+                    Body::Many { .. } => embedded.pipeline(&mut session, request).await,
+                };
+                // What it has done to the session is not known: it is left behind.
+                if outcome.as_ref().is_err_and(Error::is_timeout) {
+                    return outcome.map_err(Failure::Down);
+                }
                 match &outcome {
                     Ok(reply) => self.note(&request.body, reply),
                     Err(error) => {

@@ -372,7 +372,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query).
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
+    /// ask each node.
     pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
         let found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
         let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
@@ -395,7 +396,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query).
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
+    /// ask each node.
     pub async fn sample(&self, pattern: &str, at_most: usize) -> Result<Vec<Vec<u8>>> {
         Ok(self.scan_bytes(pattern, at_most, None).await?.keys)
     }
@@ -416,7 +418,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query).
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
+    /// ask each node.
     pub async fn sample_for(
         &self,
         pattern: &str,
@@ -451,7 +454,7 @@ impl Store {
                 .arg(count);
             cmd
         };
-        let nodes = self.scanned_nodes().await;
+        let nodes = self.scanned_nodes().await?;
         let before = match ends {
             Some(_) => self.processes(&nodes).await,
             None => None,
@@ -482,7 +485,7 @@ impl Store {
         }
         if complete && ends.is_some() {
             // A cursor means nothing to another process, and keys that move to a node that was read before are missed.
-            let nodes = self.scanned_nodes().await;
+            let nodes = self.scanned_nodes().await?;
             complete = before.is_some() && self.processes(&nodes).await == before;
         }
         Ok(Sample {
@@ -492,13 +495,21 @@ impl Store {
     }
 
     /// The masters that there are now; `None` is the one server.
-    pub(super) async fn scanned_nodes(&self) -> Vec<Option<Arc<Node>>> {
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a Cluster whose nodes this store cannot ask one by one.
+    pub(super) async fn scanned_nodes(&self) -> Result<Vec<Option<Arc<Node>>>> {
         match &*self.shared.backend {
             Backend::Cluster(cluster) => {
                 let masters = cluster.current_masters(self.ends()).await;
-                masters.into_iter().map(Some).collect()
+                Ok(masters.into_iter().map(Some).collect())
             }
-            _ => vec![None],
+            other if other.is_cluster() => Err(Error::config(
+                "a store made from a ClusterConnection cannot ask every node of the Cluster: make it from a \
+                 redis+cluster:// URL",
+            )),
+            _ => Ok(vec![None]),
         }
     }
 
@@ -519,20 +530,42 @@ impl Store {
         }
     }
 
-    /// Which processes have which slots; `None` if a server does not say who it is.
-    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<String>)> {
+    /// Which processes have which slots, by their own word; `None` if a server does not say who it is, or while a slot moves: its
+    /// keys are at two nodes, and go from one to the other.
+    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<(String, String)>)> {
         let version = self.slots_version();
         let mut info = redis::cmd("INFO");
         info.arg("server");
-        let mut ids = Vec::with_capacity(nodes.len());
+        let mut processes = Vec::with_capacity(nodes.len());
         for node in nodes {
             let reply = self.ask_node(node.as_ref(), &info).await.ok()?;
             let text: String = redis::from_redis_value(reply).ok()?;
             let mut lines = text.lines();
             let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
-            ids.push(id.to_owned());
+            let slots = match node {
+                Some(node) => self.settled_slots(node).await?,
+                None => String::new(),
+            };
+            processes.push((id.to_owned(), slots));
         }
-        Some((version, ids))
+        Some((version, processes))
+    }
+
+    /// The slots of a node of a Cluster; `None` while one of them moves to or from it, or if it does not say.
+    async fn settled_slots(&self, node: &Arc<Node>) -> Option<String> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("NODES");
+        let reply = self.ask_node(Some(node), &cmd).await.ok()?;
+        let text: String = redis::from_redis_value(reply).ok()?;
+        // Id, address, flags, master, two times, epoch, state of the link, slots.
+        let mut rows = text.lines().map(|line| line.splitn(9, ' '));
+        let mut own = rows.find(|row| {
+            let flags = row.clone().nth(2);
+            flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
+        })?;
+        let slots = own.nth(8).unwrap_or_default();
+        // A node shows the moves of its own slots: `[slot->-node]` or `[slot-<-node]`.
+        (!slots.contains('[')).then(|| slots.to_owned())
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.
@@ -706,7 +739,7 @@ pub struct Sample {
     /// The keys, in no order that means anything.
     pub keys: Vec<Vec<u8>>,
     /// Whether these are all keys that match: every node was asked to its end, no other server took its place meanwhile, and no
-    /// slot moved. `false` also if a server does not answer `INFO`, which tells that.
+    /// slot moved or was being moved. `false` also if a server does not answer `INFO` or `CLUSTER NODES`, which tell that.
     pub complete: bool,
 }
 

@@ -19,7 +19,7 @@ use server::Server;
 const PAUSE: Duration = Duration::from_secs(10);
 /// How far behind the server may be when writes are held back.
 const NEAR: u64 = 256 * 1024;
-/// So few keys are compared while writes are held back, or as many as take so long.
+/// Up to `FEW` keys, or `SHORT` of comparing, while writes are paused.
 const FEW: usize = 1000;
 const SHORT: Duration = Duration::from_millis(100);
 /// How often changed keys are compared before writes are held back in any case.
@@ -32,7 +32,7 @@ const PAGES: usize = 16;
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 /// How long the engine is asked whether it has moved.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The engine's word for that it has not moved.
+/// The engine's reply that it has not moved.
 const NOT_MOVED: &str = "NOTMOVED";
 /// How often all keys are compared, if more change than the engine notes.
 const SCANS: usize = 3;
@@ -51,13 +51,13 @@ const UNDO: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandoverStep {
-    /// The server gets all data; so many bytes were read.
+    /// The server gets all data. `0`: bytes read so far.
     Copying(u64),
-    /// The server is so many bytes behind.
+    /// The server catches up. `0`: bytes that it is behind.
     CatchingUp(u64),
-    /// So many keys of so many were compared.
+    /// Keys are compared. `0`: keys compared so far; `1`: all keys.
     Comparing(u64, u64),
-    /// Writes are held back.
+    /// Writes are paused.
     Paused,
     /// The server is a master.
     Promoted,
@@ -747,7 +747,7 @@ impl<'a> Work<'a> {
     /// Makes the server a master and sends everybody there. Not to be cancelled.
     async fn commit(&mut self) -> Result<HandoverReport> {
         let Some(Paused { since, token }) = self.paused else {
-            return Err(Error::config("writes are not held back"));
+            return Err(Error::config("hand-over: writes are not paused"));
         };
         self.check_pause()?;
         self.to.ask(0, &["REPLICAOF", "NO", "ONE"]).await?;

@@ -12,8 +12,9 @@ const PAGE: usize = 500;
 
 /// Goes through all keys that match a pattern, a part at a time, and begins again after the last one. Made by [`Store::walk`].
 ///
-/// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile; where slots of a
-/// Cluster move, the round begins again. A key may be seen more than once. On a Cluster one node is read after the other.
+/// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile. Where a slot of a
+/// Cluster has got another owner, the round begins again; while a slot is being moved, its keys may be missed.
+/// A key may be seen more than once. On a Cluster one node is read after the other.
 ///
 /// # Cancel safety
 ///
@@ -91,14 +92,15 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query), of the first node that fails; [in doubt](crate::Error::is_in_doubt) if the command writes and
+    /// Those of [`query`](Self::query), of the first node that fails; [`is_config`](crate::Error::is_config) for a store made from a
+    /// `ClusterConnection` of redis-rs, which cannot ask each node; [in doubt](crate::Error::is_in_doubt) if the command writes and
     /// another node has answered.
     ///
     /// # Cancel safety
     ///
     /// Dropped before it is done, some nodes may have carried the command out.
     pub async fn query_each<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<Vec<T>> {
-        let nodes = self.scanned_nodes().await;
+        let nodes = self.scanned_nodes().await?;
         let asked = nodes.iter().map(|node| self.ask_node(node.as_ref(), cmd));
         let replies = futures_util::future::join_all(asked).await;
         let reads = command::only_reads(cmd);
@@ -126,10 +128,10 @@ impl Walk {
     ///
     /// # Errors
     ///
-    /// Those of [`Store::query`]. The part can be asked for again.
+    /// Those of [`Store::scan`]. The part can be asked for again.
     pub async fn next(&mut self, at_most: usize) -> Result<WalkPart> {
         let mut place = self.place.clone();
-        let nodes = self.store.scanned_nodes().await;
+        let nodes = self.store.scanned_nodes().await?;
         let version = self.store.slots_version();
         if !same(&nodes, &place.nodes) || version != place.version {
             place = Place {

@@ -2,7 +2,10 @@
 
 use std::{
     num::NonZeroU32,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -429,5 +432,73 @@ async fn nobody_waits_for_a_block_longer_than_the_deadline_nor_is_admitted_for_i
     // A trip takes that long at least, so no more of them begin before the deadline.
     let trips = tap.round_trips("app").await?.len();
     assert!(trips <= 8, "{trips} round trips within one deadline");
+    Ok(())
+}
+
+/// The first question is for a block. That it was refused is an answer, whatever becomes of the second one.
+#[tokio::test]
+async fn who_was_refused_a_block_is_not_admitted_because_the_second_question_timed_out()
+-> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let (deadline, trip) = (Duration::from_secs(4), Duration::from_millis(2400));
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(60))
+        .connect()
+        .await?;
+    let fleet = NonZeroU32::new(1).expect("not zero");
+    for down in [Down::Allow, Down::Local(fleet), Down::Fail] {
+        let limiter = exhausted_with(&store.within(deadline), down).await?;
+        // It stays hot.
+        for _ in 0..10 {
+            assert!(!limiter.check("s", 1).await?.is_allowed());
+        }
+        let tap = MonitorTap::start(&server).await?;
+        proxy.delay_replies(trip);
+        let decision = limiter.check("s", 1).await?;
+        let trips = tap.round_trips("app").await?.len();
+        proxy.delay_replies(Duration::ZERO);
+        let Decision::Limited { retry_after, .. } = decision else {
+            panic!("{down:?}: admitted although the store has just refused");
+        };
+        assert!(!retry_after.is_zero());
+        assert_eq!(trips, 2, "one for a block and one for the request");
+        limiter.reset("s").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn acquiring_waits_no_longer_than_it_may_for_a_line_of_the_same_process() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(60))
+        .connect()
+        .await?;
+    // The line is long, and the store is not down.
+    let limiter = exhausted_with(&store, Down::Allow).await?;
+    proxy.delay_replies(Duration::from_millis(300));
+    let done = AtomicUsize::new(0);
+    // None of them may take the refusal of the one in front, who asked for more.
+    let checks = (1..=20).rev().map(|cost| {
+        let (limiter, done) = (&limiter, &done);
+        async move {
+            let decision = limiter.check("s", cost).await;
+            done.fetch_add(1, Ordering::SeqCst);
+            decision
+        }
+    });
+    let line = join_all(checks);
+    let last = limiter.acquire("s", 1, Duration::from_millis(10));
+    let decision = tokio::select! {
+        biased;
+        _ = line => panic!("it waited for all of the line"),
+        decision = last => decision?,
+    };
+    assert!(matches!(decision, Decision::Limited { .. }), "{decision:?}");
+    let done = done.load(Ordering::SeqCst);
+    assert!(done < 10, "it waited for {done} in front");
     Ok(())
 }

@@ -62,23 +62,59 @@ fn increment(key: &str) -> redis::Cmd {
     cmd
 }
 
+/// How a master that is there no more looks from outside.
+#[derive(Clone, Copy)]
+enum Hang {
+    /// Connections are made, and nothing is answered.
+    Process,
+    /// The packets of new connections are dropped too.
+    Port,
+}
+
+impl Hang {
+    /// Hangs the server. What is returned keeps its port silent.
+    async fn begin(self, server: &Server) -> anyhow::Result<Vec<TcpStream>> {
+        server.pause()?;
+        let mut waiting = Vec::new();
+        if let Self::Port = self {
+            // Nobody accepts, and the kernel drops what comes once the queue of the port is full.
+            let silence = Duration::from_millis(500);
+            let connect = || tokio::time::timeout(silence, TcpStream::connect(server.addr()));
+            while let Ok(stream) = connect().await {
+                waiting.push(stream?);
+                anyhow::ensure!(waiting.len() < 5000, "the port still answers");
+            }
+        }
+        Ok(waiting)
+    }
+}
+
 /// No reset and no close: the node is silent, a replica takes its place, and the client has to find that out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_a_hung_cluster_master_is_left_for_its_replica() -> anyhow::Result<()> {
     for _ in 0..scale(1, "HUNG_MASTERS") {
-        leave_a_hung_cluster_master().await?;
+        leave_a_hung_cluster_master(Hang::Process).await?;
     }
     Ok(())
 }
 
-async fn leave_a_hung_cluster_master() -> anyhow::Result<()> {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_hung_cluster_master_whose_port_is_silent_is_left_for_its_replica()
+-> anyhow::Result<()> {
+    for _ in 0..scale(1, "HUNG_MASTERS") {
+        leave_a_hung_cluster_master(Hang::Port).await?;
+    }
+    Ok(())
+}
+
+async fn leave_a_hung_cluster_master(hang: Hang) -> anyhow::Result<()> {
     let cluster = Cluster::start(Kind::Redis, 3, 1).await?;
     let store = Store::connect(&cluster.url()).await?;
     let entity = Keys::new("app", "hung")?.entity("x")?;
     let key = entity.key().as_str();
     store.query::<i64>(&increment(key)).await?;
     let victim = cluster.owner(entity.slot()).await?;
-    cluster.node(victim).pause()?;
+    let waiting = hang.begin(cluster.node(victim)).await?;
     let promoted = async {
         cluster.wait_promotion(victim).await?;
         anyhow::Ok(Instant::now())
@@ -100,6 +136,7 @@ async fn leave_a_hung_cluster_master() -> anyhow::Result<()> {
     let (promoted, works) = times.expect("both have ended");
     assert_back(promoted, works, slowest);
     // The old master returns as a replica, and nothing goes wrong.
+    drop(waiting);
     cluster.node(victim).resume()?;
     for _ in 0..20 {
         store.query::<i64>(&increment(key)).await?;
@@ -110,17 +147,26 @@ async fn leave_a_hung_cluster_master() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_a_hung_master_behind_sentinels_is_left_for_its_replica() -> anyhow::Result<()> {
     for _ in 0..scale(1, "HUNG_MASTERS") {
-        leave_a_hung_master_behind_sentinels().await?;
+        leave_a_hung_master_behind_sentinels(Hang::Process).await?;
     }
     Ok(())
 }
 
-async fn leave_a_hung_master_behind_sentinels() -> anyhow::Result<()> {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_hung_master_behind_sentinels_whose_port_is_silent_is_left_for_its_replica()
+-> anyhow::Result<()> {
+    for _ in 0..scale(1, "HUNG_MASTERS") {
+        leave_a_hung_master_behind_sentinels(Hang::Port).await?;
+    }
+    Ok(())
+}
+
+async fn leave_a_hung_master_behind_sentinels(hang: Hang) -> anyhow::Result<()> {
     let group = Sentinel::start(Kind::Redis).await?;
     let store = Store::connect(&group.url()).await?;
     store.query::<i64>(&increment("n")).await?;
     let old = group.master().await?;
-    group.server(old).pause()?;
+    let _waiting = hang.begin(group.server(old)).await?;
     let mut times = None;
     let both = async {
         let promoted = async {

@@ -230,6 +230,28 @@ async fn connections_that_the_application_already_has_become_stores() -> anyhow:
         store.query::<i64>(redis::cmd("GET").arg(key.key())).await?,
         7
     );
+    // Such a connection sends what has no key to any node, so what is about every node would be about one.
+    let refused = [
+        store.scan("*").await.err(),
+        store.sample("*", 10).await.err(),
+        store
+            .sample_for("*", 10, Duration::from_secs(1))
+            .await
+            .err(),
+        store.walk("*").next(10).await.err(),
+        store
+            .query_each::<String>(redis::cmd("INFO").arg("server"))
+            .await
+            .err(),
+        store
+            .query::<redis::Value>(redis::cmd("SCAN").arg(0))
+            .await
+            .err(),
+    ];
+    for (at, error) in refused.into_iter().enumerate() {
+        let error = error.unwrap_or_else(|| panic!("{at} was sent to any node"));
+        assert!(error.is_config(), "{at}: {error}");
+    }
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 //! Walks over all keys, and questions to every master.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use redstart::{Store, redis};
-use redstart_testkit::{Backend, matrix};
+use redstart_testkit::{Backend, Cluster, Kind, eventually, key_slot, matrix};
 
 matrix! {
     async fn a_walk_sees_every_key_a_part_at_a_time_and_begins_again(backend: &Backend) -> anyhow::Result<()> {
@@ -46,4 +46,34 @@ matrix! {
         assert!(refused.unwrap_err().is_config());
         Ok(())
     }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Its keys go to a node that may have been read before they came, and leave one that is read after they went.
+#[tokio::test]
+async fn a_sample_is_not_complete_while_a_slot_moves() -> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let cluster = Cluster::start(kind, 3, 0).await?;
+        let store = Store::connect(&cluster.url()).await?;
+        let set = redis::cmd("SET").arg("{moving}").arg(1).clone();
+        store.query::<()>(&set).await?;
+        let slot = key_slot(b"{moving}");
+        assert!(store.sample_for("*", 100, LONG).await?.complete);
+        let to = (cluster.owner(slot).await? + 1) % 3;
+        let migration = cluster.begin_migration(slot, to).await?;
+        let sample = store.sample_for("*", 100, LONG).await?;
+        assert_eq!(sample.keys, [b"{moving}"]);
+        assert!(!sample.complete, "the slot is about to move");
+        migration.move_keys(10).await?;
+        let sample = store.sample_for("*", 100, LONG).await?;
+        assert!(!sample.complete, "half of the slot has moved");
+        migration.finish().await?;
+        let seen = eventually(LONG, async || {
+            let sample = store.sample_for("*", 100, LONG).await;
+            sample.is_ok_and(|sample| sample.complete && sample.keys == [b"{moving}"])
+        });
+        assert!(seen.await, "not complete although no slot moves");
+    }
+    Ok(())
 }

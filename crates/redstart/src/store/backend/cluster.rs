@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -44,6 +44,10 @@ pub(crate) struct Cluster {
     seeds: Vec<Address>,
     settings: Settings,
     topology: ArcSwap<Topology>,
+    /// Tables are compared and installed one at a time.
+    installing: Mutex<()>,
+    /// Readings of the table for those who ask every master.
+    readings: Readings,
     /// Nodes that own no slot in the table: named by a redirection, or asked only for the table.
     others: Mutex<Vec<Arc<Node>>>,
     /// Rises when the owner of a slot is another one.
@@ -58,6 +62,15 @@ pub(crate) struct Cluster {
 }
 
 const COUNTERS: usize = 256;
+
+/// One reading of the table at a time. A caller needs one that began after it asked, and those who wait share it.
+#[derive(Default)]
+struct Readings {
+    turn: tokio::sync::Mutex<()>,
+    begun: AtomicU64,
+    /// The last one that succeeded.
+    done: AtomicU64,
+}
 
 #[derive(Default)]
 struct Refreshing {
@@ -83,6 +96,8 @@ impl Cluster {
         let cluster = Arc::new(Self {
             seeds,
             topology: ArcSwap::from_pointee(Topology::empty()),
+            installing: Mutex::default(),
+            readings: Readings::default(),
             others: Mutex::default(),
             version: watch::Sender::new(0),
             refreshing: Mutex::default(),
@@ -231,9 +246,11 @@ impl Cluster {
             .map(|address| self.node(address))
             .collect();
         let masters = known.masters().to_vec();
-        let mut failure = None;
-        for candidates in [hint.into_iter().collect(), masters, elsewhere] {
-            match self.refresh_from(candidates, within / 2).await {
+        let (mut failure, mut second_best) = (None, None);
+        let hint: Vec<Arc<Node>> = hint.into_iter().collect();
+        for (candidates, is_hint) in [(hint, true), (masters, false), (elsewhere, false)] {
+            let second_best = &mut second_best;
+            match self.refresh_from(candidates, within / 2, second_best).await {
                 Some(Ok(())) => return Ok(()),
                 // A wrong password or a wrong kind of server explains more than a node that is down.
                 Some(Err(error)) if failure.is_none() || error.is_config() => {
@@ -241,17 +258,23 @@ impl Cluster {
                 }
                 _ => {}
             }
+            // One node alone does not decide.
+            if !is_hint && let Some(table) = second_best.take() {
+                self.install(table);
+                return Ok(());
+            }
         }
         Err(failure.unwrap_or_else(|| Error::unavailable("no node of the cluster answered")))
     }
 
     /// Asks these nodes at once, so that one that hangs does not hold up the others, and takes the first table. A node
-    /// that says that the cluster is down may be cut off from it and know nothing of a failover, so its table is
-    /// taken only if no other comes.
+    /// that says that the cluster is down may be cut off from it and know nothing of a failover, and one with an older epoch
+    /// has not heard yet what is known here: the better of such tables is left in `second_best`, for the case that no other comes.
     async fn refresh_from(
         &self,
         candidates: Vec<Arc<Node>>,
         within: Duration,
+        second_best: &mut Option<Table>,
     ) -> Option<Result<()>> {
         let mut questions = Pipeline::with_capacity(2);
         questions.cmd("CLUSTER").arg("SLOTS");
@@ -273,19 +296,21 @@ impl Cluster {
             })
             .collect();
         let mut failure: Option<Error> = None;
-        let mut second_best: Option<Table> = None;
         while let Some((node, answer)) = asking.next().await {
             let error = match answer.and_then(|answers| read_table(answers, node)) {
-                Ok((table, _)) if table.is_empty() => Error::unavailable(format!(
+                Ok(table) if table.is_empty() => Error::unavailable(format!(
                     "{} belongs to a cluster that serves no slots",
                     node.dial().place()
                 )),
-                Ok((table, true)) => {
-                    self.install(table);
-                    return Some(Ok(()));
-                }
-                Ok((table, false)) => {
-                    second_best.get_or_insert(table);
+                Ok(table) if table.works => match self.install_newer(table) {
+                    None => return Some(Ok(())),
+                    Some(older) => {
+                        *second_best = Some(better(second_best.take(), older));
+                        continue;
+                    }
+                },
+                Ok(table) => {
+                    *second_best = Some(better(second_best.take(), table));
                     continue;
                 }
                 Err(error) => {
@@ -306,16 +331,29 @@ impl Cluster {
                 failure = Some(error);
             }
         }
-        match second_best {
-            Some(table) => {
-                self.install(table);
-                Some(Ok(()))
-            }
-            None => failure.map(Err),
-        }
+        failure.map(Err)
     }
 
+    /// Installs a table, or gives back one that is older than what is known.
+    fn install_newer(&self, table: Table) -> Option<Table> {
+        let installing = self.installing.lock();
+        if self.topology.load().is_newer_than(&table) {
+            return Some(table);
+        }
+        self.install_in_turn(table);
+        drop(installing);
+        None
+    }
+
+    /// Installs a table although it may be older than what is known: the cluster may have been created again.
     fn install(&self, table: Table) {
+        let installing = self.installing.lock();
+        self.install_in_turn(table);
+        drop(installing);
+    }
+
+    /// Only for who holds `installing`.
+    fn install_in_turn(&self, table: Table) {
         let reader = |address: &Address| self.reader(address);
         let topology = Topology::new(table, |address| self.node(address), reader);
         // Links of nodes that own slots are found there; the others are few, and those that left are dropped.
@@ -441,12 +479,29 @@ impl Cluster {
     /// The masters by a table that is read now, for requests that no redirection corrects. If it cannot be read, those
     /// that are known.
     pub(crate) async fn current_masters(&self, deadline: Instant) -> Vec<Arc<Node>> {
-        let within = deadline.saturating_duration_since(Instant::now());
-        let read = timeout_at(deadline, self.refresh(None, within)).await;
+        let read = timeout_at(deadline, self.read_after_now(deadline)).await;
         if let Ok(Err(error)) = read {
             tracing::debug!(%error, "the slot table cannot be read");
         }
         self.masters()
+    }
+
+    /// Waits for a reading of the table that begins from now on, the caller's own or another's.
+    async fn read_after_now(&self, deadline: Instant) -> Result<()> {
+        let readings = &self.readings;
+        let before = readings.begun.load(Ordering::Acquire);
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Who has the turn may be in a runtime that does not run.
+        let patience = Instant::now() + left / 2;
+        let _turn = timeout_at(patience, readings.turn.lock()).await.ok();
+        if readings.done.load(Ordering::Acquire) > before {
+            return Ok(());
+        }
+        let number = readings.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let within = deadline.saturating_duration_since(Instant::now());
+        self.refresh(None, within).await?;
+        readings.done.fetch_max(number, Ordering::AcqRel);
+        Ok(())
     }
 
     async fn everywhere(
@@ -479,17 +534,25 @@ impl Cluster {
     }
 }
 
-/// The table that a node gave, and whether the cluster works as far as it knows.
-fn read_table(answers: Value, node: &Node) -> Result<(Table, bool)> {
+/// The table that a node gave.
+fn read_table(answers: Value, node: &Node) -> Result<Table> {
     let mut answers = array(answers)?.into_iter();
     let table = answers.next().unwrap_or(Value::Nil).extract_error()?;
     // A user may not be allowed to ask for this.
-    let state: String = answers
+    let info: String = answers
         .next()
         .and_then(|info| redis::from_redis_value(info).ok())
         .unwrap_or_default();
-    let table = Table::parse(table, node.dial().address())?;
-    Ok((table, !state.contains("cluster_state:fail")))
+    Table::parse(table, &info, node.dial().address())
+}
+
+/// Of tables that are taken only if no other comes: that of a node for which the cluster works, then the one that knows more.
+fn better(one: Option<Table>, other: Table) -> Table {
+    let rank = |table: &Table| (table.works, table.epoch);
+    match one {
+        Some(one) if rank(&one) >= rank(&other) => one,
+        _ => other,
+    }
 }
 
 /// All replies, or the first error. If a part was or may have been carried out, the whole is in doubt.

@@ -201,11 +201,8 @@ impl Embedded {
             Body::One(cmd) if needs_own_session(cmd) => {
                 // It may wait, and what waits is boxed: the others' futures need no room for it.
                 let waits: BoxFuture<'_, _> = Box::pin(async move {
-                    let mut session = self.session()?;
-                    match timeout_at(request.deadline, session.call(args(cmd))).await {
-                        Ok(reply) => top(reply),
-                        Err(_) => Err(Error::timeout("the embedded engine did not answer in time")),
-                    }
+                    let (mut session, args) = (self.session()?, args(cmd));
+                    self.call(&mut session, args, request, not_answered).await
                 });
                 waits.await
             }
@@ -218,28 +215,58 @@ impl Embedded {
                     Outcome::Reply(reply) if is_held_back(&reply) => {
                         let waits: BoxFuture<'_, _> = Box::pin(async move {
                             let mut session = self.session()?;
-                            match timeout_at(request.deadline, session.call(args)).await {
-                                Ok(reply) => top(reply),
-                                Err(_) => Err(held_for_too_long()),
-                            }
+                            let late = held_for_too_long;
+                            self.call(&mut session, args, request, late).await
                         });
                         waits.await
                     }
                     // No session is held while the log syncs, and no thread stands still.
-                    Outcome::Reply(reply) => {
-                        let harmless = request.is_harmless();
-                        match self.kept(position, request.deadline).await {
-                            Kept::Yes => top(reply),
-                            Kept::No(failed) => top(failed),
-                            Kept::InDoubt => Err(not_in_time(harmless)),
-                        }
-                    }
+                    Outcome::Reply(reply) => self.told(reply, position, &request).await,
                     Outcome::Blocked(_) => Err(Error::config(
                         "a command that blocks needs a dedicated connection: store.dedicated()",
                     )),
                 }
             }
             Body::Many { .. } => self.pipeline(&mut self.session()?, request).await,
+        }
+    }
+
+    /// Carries out a command of a dedicated connection.
+    pub(crate) async fn dedicated(
+        &self,
+        session: &mut Session,
+        cmd: &Cmd,
+        request: Request<'_>,
+    ) -> Result<Value> {
+        self.call(session, args(cmd), request, not_answered).await
+    }
+
+    /// Carries out a command that may wait: for what it takes, or for the end of a hand-over. `late` is the error if it has
+    /// not been carried out by the deadline.
+    async fn call(
+        &self,
+        session: &mut Session,
+        args: Vec<Bytes>,
+        request: Request<'_>,
+        late: fn() -> Error,
+    ) -> Result<Value> {
+        match timeout_at(request.deadline, session.call_ahead(args)).await {
+            Ok((reply, position)) => self.told(reply, position, &request).await,
+            Err(_) => Err(late()),
+        }
+    }
+
+    /// The reply to what was carried out, once the log has kept what it depends on.
+    async fn told(
+        &self,
+        reply: Reply,
+        position: LogPosition,
+        request: &Request<'_>,
+    ) -> Result<Value> {
+        match self.kept(position, request.deadline).await {
+            Kept::Yes => top(reply),
+            Kept::No(failed) => top(failed),
+            Kept::InDoubt => Err(not_in_time(request.is_harmless())),
         }
     }
 
@@ -309,6 +336,10 @@ fn not_in_time(harmless: bool) -> Error {
 /// While the data moves, nothing is changed here.
 fn is_held_back(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text == HELD_BACK)
+}
+
+fn not_answered() -> Error {
+    Error::timeout("the embedded engine did not answer in time")
 }
 
 fn held_for_too_long() -> Error {

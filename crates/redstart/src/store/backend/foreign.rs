@@ -4,7 +4,10 @@ use redis::{Value, aio::ConnectionLike};
 
 use crate::{
     error::{Error, Result},
-    store::request::{Body, BoxFuture, Request},
+    store::{
+        command,
+        request::{Body, BoxFuture, Request},
+    },
 };
 
 pub(crate) enum Foreign {
@@ -16,6 +19,15 @@ pub(crate) enum Foreign {
 
 impl Foreign {
     pub(crate) fn request<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Value>> {
+        if self.is_cluster()
+            && let Body::One(cmd) = request.body
+            && command::name(cmd).is_some_and(|name| name.eq_ignore_ascii_case(b"SCAN"))
+        {
+            return Box::pin(std::future::ready(Err(Error::config(
+                "SCAN would ask any node of the Cluster for each page, and none knows the cursor of another: make the store \
+                 from a redis+cluster:// URL and use store.scan()",
+            ))));
+        }
         match self {
             #[cfg(feature = "from-manager")]
             Self::Manager(manager) => Box::pin(send(manager.clone(), request)),

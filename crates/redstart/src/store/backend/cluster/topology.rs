@@ -20,12 +20,17 @@ pub(super) struct Topology {
     readers: Vec<Vec<Arc<Node>>>,
     /// Where else the table can be read.
     replicas: Vec<Address>,
+    epoch: Option<u64>,
 }
 
 /// The table as a node sent it.
 pub(super) struct Table {
     ranges: Vec<Range>,
     replicas: Vec<Address>,
+    /// The greatest epoch of the cluster that the node knew, if it told. It rises when slots get another owner.
+    pub(super) epoch: Option<u64>,
+    /// The cluster works, as far as the node knows.
+    pub(super) works: bool,
 }
 
 /// Slots, their master and its replicas.
@@ -43,6 +48,7 @@ impl Topology {
             masters: Vec::new(),
             readers: Vec::new(),
             replicas: Vec::new(),
+            epoch: None,
         }
     }
 
@@ -70,6 +76,7 @@ impl Topology {
             masters,
             readers,
             replicas: table.replicas,
+            epoch: table.epoch,
         }
     }
 
@@ -111,6 +118,11 @@ impl Topology {
         self.masters.iter().find(|node| node.is_at(address))
     }
 
+    /// This table is of a node that does not know yet what the one of this topology knew.
+    pub(super) fn is_newer_than(&self, table: &Table) -> bool {
+        matches!((self.epoch, table.epoch), (Some(known), Some(told)) if told < known)
+    }
+
     /// Every slot has the same owner in both.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let owner = |of: &Self, at: u16| of.masters.get(usize::from(at)).map(Arc::as_ptr);
@@ -126,12 +138,18 @@ impl Table {
         self.ranges.is_empty()
     }
 
-    /// Reads `CLUSTER SLOTS`: `[from, to, [host, port, id, …], replicas…]`. An empty host means the node asked.
-    pub(super) fn parse(reply: Value, asked: Option<&Address>) -> Result<Self> {
+    /// Reads `CLUSTER SLOTS`: `[from, to, [host, port, id, …], replicas…]`, where an empty host means the node asked, and
+    /// `CLUSTER INFO`, which is empty if the user may not ask for it.
+    pub(super) fn parse(reply: Value, info: &str, asked: Option<&Address>) -> Result<Self> {
         let bad = || Error::codec("unexpected shape of the reply to CLUSTER SLOTS");
+        let epoch = info
+            .lines()
+            .find_map(|line| line.strip_prefix("cluster_current_epoch:"));
         let mut table = Self {
             ranges: Vec::new(),
             replicas: Vec::new(),
+            epoch: epoch.and_then(|epoch| epoch.trim().parse().ok()),
+            works: !info.contains("cluster_state:fail"),
         };
         for range in reply.into_sequence().map_err(|_| bad())? {
             let range = range.into_sequence().map_err(|_| bad())?;
