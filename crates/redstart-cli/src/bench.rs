@@ -11,7 +11,7 @@ use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use redstart::Store;
 use redstart_load::{
-    Baseline, Length, Live, Pace, Pattern, Report, Settings, Spread, Verdict, is_loopback,
+    Baseline, Length, Live, Pace, Pattern, Report, Settings, Spread, Verdict, elsewhere,
     without_credentials,
 };
 
@@ -113,7 +113,6 @@ impl Args {
     fn settings(&self) -> Result<Settings, Failure> {
         let seconds = Duration::try_from_secs_f64(self.seconds)
             .map_err(|_| Failure::Usage("--seconds must be a positive number".to_owned()))?;
-        let remote = self.urls().any(|url| !is_loopback(url));
         Ok(Settings {
             pace: match self.rate {
                 Some(rate) => Pace::Open {
@@ -132,7 +131,7 @@ impl Args {
             spread: self.spread,
             payload: self.payload,
             writes: self.writes,
-            max_rate: self.max_rate.or(remote.then_some(10_000.0)),
+            max_rate: self.max_rate,
             idle: Duration::from_secs(1),
             max_memory: self.max_memory.saturating_mul(1 << 20),
             seed: self.seed,
@@ -140,7 +139,7 @@ impl Args {
     }
 
     /// The arguments of one of several processes: its share of a rate, and keys of its own.
-    fn repeated(&self, process: usize) -> Vec<String> {
+    fn repeated(&self, settings: &Settings, process: usize) -> Vec<String> {
         let share = |rate: f64| (rate / self.processes as f64).to_string();
         let mut args: Vec<String> = Vec::new();
         let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
@@ -164,10 +163,7 @@ impl Args {
         if let Some(writes) = self.writes {
             add("--writes", writes.to_string());
         }
-        if let Some(rate) = self
-            .max_rate
-            .or((!is_loopback(&self.url)).then_some(10_000.0))
-        {
+        if let Some(rate) = settings.max_rate {
             add("--max-rate", share(rate));
         }
         add("--max-memory", self.max_memory.to_string());
@@ -194,13 +190,16 @@ impl From<redstart_load::Error> for Failure {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let patterns = choose(&args)?;
-    let settings = args.settings()?;
+    let mut settings = args.settings()?;
     // A baseline that cannot be read is better known before a long run.
     if let Some(path) = &args.baseline {
         Baseline::read(path)?;
     }
     for url in args.urls() {
-        confirm(&args, url, &settings)?;
+        if let Some(other) = elsewhere(url).await? {
+            settings.max_rate = settings.max_rate.or(Some(MAX_RATE_ELSEWHERE));
+            confirm(&args, url, &other, &settings)?;
+        }
     }
     if args.processes > 1 {
         return several(&args, &patterns).await;
@@ -266,7 +265,11 @@ fn finish(args: &Args, screen: &Screen, reports: &[Report]) -> Result<(), Failur
 }
 
 /// Starts this program several times for each pattern, and puts their reports together.
-async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failure> {
+async fn several(
+    args: &Args,
+    settings: &Settings,
+    patterns: &[&'static Pattern],
+) -> Result<(), Failure> {
     if args.url.starts_with("memory:") || args.url.starts_with("file:") {
         return Err(Failure::Usage(
             "an engine inside a process cannot be shared by --processes".to_owned(),
@@ -278,7 +281,7 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
     let screen = Screen::new(args, patterns.len());
     let namespace = redstart_load::namespace();
     let outcome = tokio::select! {
-        outcome = Box::pin(children(args, patterns, &namespace, &screen)) => outcome,
+        outcome = Box::pin(children(args, settings, patterns, &namespace, &screen)) => outcome,
         () = interrupted() => Err(Failure::Interrupted),
     };
     if outcome.is_err() {
@@ -304,12 +307,13 @@ async fn children(
             command
                 .args(["bench", pattern.name(), "--json", "--histogram", "--yes"])
                 .arg("--together")
-                .args(args.repeated(process))
+                .args(args.repeated(settings, process))
                 .args(["--namespace", &format!("{namespace}-{process}")])
                 // Not an argument: it may have a password in it, and arguments can be seen by others.
                 .env("REDSTART_URL", &args.url);
             command
         };
+    settings: &Settings,
         let started = Instant::now();
         let mut last = (0, started);
         let show = |watched: &Watched| {
@@ -386,11 +390,11 @@ fn choose(args: &Args) -> Result<Vec<&'static Pattern>, Failure> {
 }
 
 /// Asks before load is put on a server that may be somebody else's.
-fn confirm(args: &Args, url: &str, settings: &Settings) -> Result<(), Failure> {
-    if args.yes || is_loopback(url) {
+fn confirm(args: &Args, url: &str, other: &str, settings: &Settings) -> Result<(), Failure> {
+    if args.yes {
         return Ok(());
     }
-    let shown = without_credentials(url);
+    let shown = format!("{} (at {other})", without_credentials(url));
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Usage(format!(
             "{shown} is not this machine: give --yes to put load on it"
@@ -409,6 +413,9 @@ fn confirm(args: &Args, url: &str, settings: &Settings) -> Result<(), Failure> {
         _ => Err(Failure::Usage("nothing was done".to_owned())),
     }
 }
+
+/// The most operations per second on a server that is not this machine, unless `--max-rate` says otherwise.
+const MAX_RATE_ELSEWHERE: f64 = 10_000.0;
 
 struct Bench<'a> {
     args: &'a Args,

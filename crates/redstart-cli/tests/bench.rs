@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use redstart_testkit::{Kind, Server, interrupt, terminate, wait_until};
+use redstart_testkit::{Answer, Kind, Server, Stub, interrupt, stub::bulk, terminate, wait_until};
 use serde_json::Value;
 
 fn redstart(args: &[&str]) -> Command {
@@ -144,6 +144,34 @@ fn a_baseline_has_a_verdict_and_a_page_has_charts() -> anyhow::Result<()> {
         let mut report = objects(&first)[0].clone();
         let rate = report["ops_per_second"].as_f64().expect("a rate") * factor;
         report["ops_per_second"] = rate.into();
+/// Sentinels run beside applications; what they name may be anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn load_by_a_sentinel_of_this_machine_needs_a_yes_if_the_master_is_elsewhere()
+-> anyhow::Result<()> {
+    let sentinel = Stub::start(|command| match command {
+        [name, what, ..] if name == "SENTINEL" && what.eq_ignore_ascii_case("replicas") => {
+            Answer::Reply("*0\r\n".to_owned())
+        }
+        [name, ..] if name == "SENTINEL" => {
+            Answer::Reply(format!("*2\r\n{}{}", bulk("192.0.2.7"), bulk("6379")))
+        }
+        _ => Answer::ok(),
+    })
+    .await?;
+    let url = format!("redis+sentinel://{}/main", sentinel.addr());
+    for url in [vec!["--url", &url], vec!["--against", &url]] {
+        let args = [&["get"][..], &url].concat();
+        let output = output(strings(&args)).await?;
+        assert_eq!(output.status.code(), Some(2), "{url:?}");
+        let line = text(&output.stderr);
+        assert!(
+            line.contains("192.0.2.7:6379") && line.contains("--yes"),
+            "{line}"
+        );
+    }
+    Ok(())
+}
+
         report["interval"] = Value::Null;
         std::fs::write(path("old.json"), format!("{report}\n"))?;
         let output = bench(&["counter", "--baseline", &path("old.json")]).output()?;
