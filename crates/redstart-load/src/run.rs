@@ -181,10 +181,16 @@ async fn calibrate(
     }
     let reads = servers.figures().await.since(&before).reads?;
     // Looking is four requests to each server, of which the last is after the count.
+        if !bed.gate.turn().await {
+            return None;
+        }
     let own = 4 * servers.len() as u64;
     let operations = (CALIBRATION - CALIBRATION / 4) as f64;
     Some(reads.saturating_sub(own) as f64 / operations)
 }
+        if !bed.gate.turn().await {
+            return None;
+        }
 
 /// Stops the run when the server's memory has grown too much; until it is dropped.
 struct MemoryGuard {

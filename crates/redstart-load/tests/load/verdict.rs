@@ -34,6 +34,79 @@ async fn a_capped_closed_loop_names_the_cap() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Turns are given out to all clients at once, and most of them are for the time after the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capped_closed_loop_ends_in_time() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let settings = Settings {
+        pace: Pace::Closed { clients: 64 },
+        length: Length::Time(Duration::from_secs(1)),
+        max_rate: Some(20.0),
+        ..settings(1)
+    };
+    let live = Arc::new(Live::new());
+    let get = find("get").expect("a pattern");
+    let report = run_on(&store, &namespace(), get, &settings, &live).await?;
+    // Far from the 3.2 seconds that 64 turns take.
+    assert!((1.0..2.0).contains(&report.seconds), "{}", report.seconds);
+    assert!(report.operations >= 17, "{}", report.operations);
+    // The last one of the twenty may be too late on a busy machine.
+    if report.operations == 20 && report.ops_per_second >= 19.0 {
+        assert_eq!(report.limited_by, "cap");
+    }
+    Ok(())
+}
+
+/// The operations that count the round trips are under the cap too, and a run that waits for its turn can be stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capped_run_ends_as_soon_as_it_is_stopped() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    for (pace, keys) in [
+        (Pace::Closed { clients: 400 }, 1),
+        (
+            Pace::Open {
+                rate: 4.0,
+                in_flight: 400,
+            },
+            1,
+        ),
+        // It is stopped while it is prepared.
+        (Pace::Closed { clients: 400 }, 500),
+    ] {
+        let settings = Settings {
+            pace,
+            length: Length::Operations(1000),
+            max_rate: Some(4.0),
+            keys,
+            ..settings(1)
+        };
+        let live = Arc::new(Live::new());
+        let get = find("get").expect("a pattern");
+        let namespace = namespace();
+        let run = run_on(&store, &namespace, get, &settings, &live);
+        let stop = async {
+            let begun = tokio::time::Instant::now();
+            let patience = Duration::from_secs(60);
+            // Twenty of the calibration, and one of the load.
+            while keys == 1 && live.progress().operations == 0 && begun.elapsed() < patience {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let (prepared, begun) = (begun.elapsed(), tokio::time::Instant::now());
+            live.stop("enough");
+            (prepared, begun)
+        };
+        let (report, (prepared, stopped)) = tokio::join!(run, stop);
+        let (report, took) = (report?, stopped.elapsed());
+        assert_eq!(report.stopped.as_deref(), Some("enough"));
+        // The turns of all clients take a hundred seconds, and all operations four minutes.
+        assert!(took < Duration::from_secs(30), "{pace:?}: {took:?}");
+        // One write, twenty operations and the first one of the load at four a second, and a burst of a fiftieth of one.
+        let least = Duration::from_secs_f64(21.0 / 4.0 - 0.02);
+        assert!(keys > 1 || prepared >= least, "{pace:?}: {prepared:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_of_a_run_is_one_of_the_five_of_redlock() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
