@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// Be one of several processes: wait for a line at the end of each stage, and tell how the load goes on
     #[arg(long, hide = true, requires = "json")]
     together: bool,
+    /// How many bytes the preparation may write, for one of several processes
+    #[arg(long, hide = true, requires = "json")]
+    max_written: Option<u64>,
     /// The namespace of the keys, for one of several processes
     #[arg(long, hide = true, requires = "json")]
     namespace: Option<String>,
@@ -134,6 +137,7 @@ impl Args {
             max_rate: self.max_rate,
             idle: Duration::from_secs(1),
             max_memory: self.max_memory.saturating_mul(1 << 20),
+            max_written: self.max_written,
             seed: self.seed,
         })
     }
@@ -167,6 +171,9 @@ impl Args {
             add("--max-rate", share(rate));
         }
         add("--max-memory", self.max_memory.to_string());
+        // Each sees the memory of the whole server, but only what it writes itself.
+        let written = settings.max_memory / self.processes as u64;
+        add("--max-written", written.to_string());
         add("--seed", (self.seed + process as u64).to_string());
         args
     }
@@ -202,7 +209,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
     }
     if args.processes > 1 {
-        return several(&args, &patterns).await;
+        return several(&args, &settings, &patterns).await;
     }
     let store = Store::connect(&args.url).await?;
     let other = match &args.against {
@@ -256,7 +263,10 @@ fn finish(args: &Args, screen: &Screen, reports: &[Report]) -> Result<(), Failur
             .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
     }
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
-    let slower = baseline.is_some_and(|baseline| compare(args, &baseline, reports));
+    let slower = match baseline {
+        Some(baseline) => compare(args, &baseline, reports)?,
+        None => false,
+    };
     if reports.iter().all(held) && !slower {
         Ok(())
     } else {
@@ -278,6 +288,14 @@ async fn several(
     if args.processes > 64 {
         return Err(Failure::Usage("at most 64 processes".to_owned()));
     }
+    if args
+        .operations
+        .is_some_and(|operations| operations < args.processes as u64)
+    {
+        return Err(Failure::Usage(
+            "--operations must be at least --processes: each has its share of them".to_owned(),
+        ));
+    }
     let screen = Screen::new(args, patterns.len());
     let namespace = redstart_load::namespace();
     let outcome = tokio::select! {
@@ -295,6 +313,7 @@ async fn several(
 /// The reports of all patterns, each by several processes, which end with this.
 async fn children(
     args: &Args,
+    settings: &Settings,
     patterns: &[&'static Pattern],
     namespace: &str,
     screen: &Screen,
@@ -313,7 +332,6 @@ async fn children(
                 .env("REDSTART_URL", &args.url);
             command
         };
-    settings: &Settings,
         let started = Instant::now();
         let mut last = (0, started);
         let show = |watched: &Watched| {
@@ -338,12 +356,14 @@ async fn children(
     Ok(reports)
 }
 
-/// Prints how the patterns compare with an earlier run; true if one is slower.
-fn compare(args: &Args, baseline: &Baseline, reports: &[Report]) -> bool {
-    let mut slower = false;
+/// Prints how the patterns compare with an earlier run; true if one is slower. A baseline that has none of them says nothing, which
+/// must not look like success.
+fn compare(args: &Args, baseline: &Baseline, reports: &[Report]) -> Result<bool, Failure> {
+    let (mut slower, mut compared) = (false, false);
     for report in reports {
         let comparison = baseline.compare(report, args.tolerance / 100.0);
         slower |= comparison.verdict == Verdict::Slower;
+        compared |= comparison.verdict != Verdict::New;
         // JSON has one object per pattern, and these lines are for people.
         anstream::eprintln!(
             "  {:<20} {:<6} {:.2}×",
@@ -352,7 +372,12 @@ fn compare(args: &Args, baseline: &Baseline, reports: &[Report]) -> bool {
             comparison.ratio
         );
     }
-    slower
+    if !compared {
+        return Err(Failure::Usage(
+            "nothing was compared: the baseline has no run of these patterns with the same load, server and build".to_owned(),
+        ));
+    }
+    Ok(slower)
 }
 
 fn held(report: &Report) -> bool {
@@ -389,6 +414,9 @@ fn choose(args: &Args) -> Result<Vec<&'static Pattern>, Failure> {
     names.iter().map(find).collect()
 }
 
+/// The most operations per second on a server that is not this machine, unless `--max-rate` says otherwise.
+const MAX_RATE_ELSEWHERE: f64 = 10_000.0;
+
 /// Asks before load is put on a server that may be somebody else's.
 fn confirm(args: &Args, url: &str, other: &str, settings: &Settings) -> Result<(), Failure> {
     if args.yes {
@@ -413,9 +441,6 @@ fn confirm(args: &Args, url: &str, other: &str, settings: &Settings) -> Result<(
         _ => Err(Failure::Usage("nothing was done".to_owned())),
     }
 }
-
-/// The most operations per second on a server that is not this machine, unless `--max-rate` says otherwise.
-const MAX_RATE_ELSEWHERE: f64 = 10_000.0;
 
 struct Bench<'a> {
     args: &'a Args,
@@ -559,6 +584,12 @@ impl Screen {
                 let red = anstyle::AnsiColor::Red.on_default();
                 say!("  by hand ({}): {red}{}{red:#}", naive.form, naive.harm);
             }
+            if let Some(of) = &report.latency_of {
+                say!("  latency and rate are those of {of}");
+            }
+            if report.memory_unwatched {
+                say!("  the server does not tell its memory: --max-memory held for the preparation only");
+            }
             let red = anstyle::AnsiColor::Red.on_default();
             if let Some(broken) = &report.broken {
                 say!("  {red}✗ {}: {broken}{red:#}", report.invariant);
@@ -639,10 +670,16 @@ fn row(report: &Report) -> String {
 }
 
 fn compared(report: &Report, against: &Report) -> String {
-    let ratio = report.ops_per_second / against.ops_per_second.max(1e-9);
+    let ratio = match report.latency_of.is_some() || against.latency_of.is_some() {
+        true => String::new(),
+        false => {
+            let ratio = report.ops_per_second / against.ops_per_second.max(1e-9);
+            format!("{ratio:.2}×")
+        }
+    };
     let faint = anstyle::Style::new().dimmed();
     format!(
-        "{faint}  {:<20} {:>11} {:>9} {:>9} {:>9} {:>9}  {ratio:.2}×{faint:#}",
+        "{faint}  {:<20} {:>11} {:>9} {:>9} {:>9} {:>9}  {ratio}{faint:#}",
         format!("on {}", against.server),
         thousands(against.ops_per_second),
         micros(against.p50_us),

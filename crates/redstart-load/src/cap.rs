@@ -70,7 +70,7 @@ impl Gate {
             rate: settings.max_rate.map(|rate| Arc::new(RateCap::new(rate))),
             live: live.clone(),
             written: Arc::default(),
-            most: settings.max_memory,
+            most: settings.max_written.unwrap_or(settings.max_memory),
         }
     }
 

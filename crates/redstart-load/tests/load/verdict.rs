@@ -124,6 +124,13 @@ async fn the_server_of_a_run_is_one_of_the_five_of_redlock() -> anyhow::Result<(
         cost.map_or(0.0, |cost| cost.calls_per_op)
     };
     assert!(calls("evalsha") >= 1.9, "{:?}", report.commands);
+    // The others are in this process, and have decided before the server has answered.
+    let of = report.latency_of.as_deref().unwrap_or_default();
+    assert!(of.contains("engines of this process"), "{of:?}");
+    let mutex = find("mutex").expect("a pattern");
+    let live = Arc::new(Live::new());
+    let report = run_on(&store, &namespace(), mutex, &settings(50), &live).await?;
+    assert_eq!(report.latency_of, None);
     assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
     Ok(())
 }
@@ -166,6 +173,47 @@ async fn a_run_stops_at_the_cap_on_memory_and_leaves_nothing_behind() -> anyhow:
     Ok(())
 }
 
+/// The cap on memory is one on growth: a server that does not tell its memory for a moment has not grown from nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_tell_its_memory_is_watched_from_when_it_does() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    server
+        .command(&["SET", "somebody-elses", &"x".repeat(8 << 20)])
+        .await?;
+    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+    let settings = Settings {
+        length: Length::Time(Duration::from_secs(2)),
+        max_memory: 4 << 20,
+        ..settings(1)
+    };
+    let get = find("get").expect("a pattern");
+    for tells in [true, false] {
+        server
+            .command(&["ACL", "SETUSER", "default", "-info"])
+            .await?;
+        let (live, namespace) = (Arc::new(Live::new()), namespace());
+        let run = run_on(&store, &namespace, get, &settings, &live);
+        let allow = async {
+            while tells && live.progress().operations < 100 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            match tells {
+                true => server
+                    .command(&["ACL", "SETUSER", "default", "+info"])
+                    .await
+                    .map(|_| ()),
+                false => Ok(()),
+            }
+        };
+        let (report, allowed) = tokio::join!(run, allow);
+        allowed?;
+        let report = report?;
+        assert_eq!((report.stopped, report.memory_unwatched), (None, !tells));
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_behind_sentinels_goes_to_the_master() -> anyhow::Result<()> {
     let sentinel = Sentinel::start(Kind::Redis).await?;
@@ -184,8 +232,19 @@ async fn a_run_behind_sentinels_goes_to_the_master() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a run says of a server that fails for a part of it.
+/// What a run says of a server that fails for a part of it, and some operations with it.
 async fn while_it_fails(
+    pattern: &str,
+    timeout: &str,
+    fail: impl AsyncFnOnce(&Server) -> anyhow::Result<()>,
+) -> anyhow::Result<redstart_load::Report> {
+    let report = under_a_fault(pattern, timeout, fail).await?;
+    assert!(!report.errors.is_empty() && report.failed_p50_us.is_some());
+    Ok(report)
+}
+
+/// What a run says of a server to which something happens.
+async fn under_a_fault(
     pattern: &str,
     timeout: &str,
     fail: impl AsyncFnOnce(&Server) -> anyhow::Result<()>,
@@ -215,65 +274,6 @@ async fn while_it_fails(
     Ok(report)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_to_a_hung_server_are_counted_as_timeouts() -> anyhow::Result<()> {
-    let report = while_it_fails("get", "100ms", async |server: &Server| {
-        server.pause()?;
-        tokio::time::sleep(Duration::from_millis(600)).await;
-        server.resume()
-    })
-    .await?;
-    let timeouts = report.errors.get("timeout").copied().unwrap_or(0);
-    assert!(timeouts > 0, "{:?}", report.errors);
-    // The latency of those that failed is their timeout and not part of the others'.
-    assert!(
-        report.failed_p99_us.is_some_and(|p99| p99 > 50_000.0),
-        "{:?}",
-        report.failed_p99_us
-    );
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writes_to_a_full_server_are_counted_as_unavailable() -> anyhow::Result<()> {
-) -> anyhow::Result<redstart_load::Report> {
-    let report = under_a_fault(pattern, timeout, fail).await?;
-    assert!(!report.errors.is_empty() && report.failed_p50_us.is_some());
-    Ok(report)
-}
-
-/// What a run says of a server to which something happens.
-async fn under_a_fault(
-    pattern: &str,
-    timeout: &str,
-    fail: impl AsyncFnOnce(&Server) -> anyhow::Result<()>,
-    let report = while_it_fails("counter", "30s", async |server: &Server| {
-        server.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
-        tokio::time::sleep(Duration::from_millis(600)).await;
-        server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
-        Ok(())
-    })
-    .await?;
-    assert_eq!(
-        report.errors.keys().collect::<Vec<_>>(),
-        ["unavailable"],
-        "{:?}",
-        report.errors
-    );
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_arrives_on_the_server_in_its_size() -> anyhow::Result<()> {
-    let server = Server::builder(Kind::Redis).start().await?;
-    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
-    let mut reports = Vec::new();
-    for payload in [100, 20_000] {
-        let settings = Settings {
-            payload,
-            ..settings(200)
-        };
-        let live = Arc::new(Live::new());
 /// Patterns whose model follows each message, or whose consumers take without a token. What was lost with a reply may or may not
 /// have happened: neither may be held against a pattern, and consumers go on.
 const LOSES_REPLIES: [&str; 8] = [
@@ -320,6 +320,54 @@ async fn connections_that_are_cut_break_no_promise() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_to_a_hung_server_are_counted_as_timeouts() -> anyhow::Result<()> {
+    let report = while_it_fails("get", "100ms", async |server: &Server| {
+        server.pause()?;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        server.resume()
+    })
+    .await?;
+    let timeouts = report.errors.get("timeout").copied().unwrap_or(0);
+    assert!(timeouts > 0, "{:?}", report.errors);
+    // The latency of those that failed is their timeout and not part of the others'.
+    assert!(
+        report.failed_p99_us.is_some_and(|p99| p99 > 50_000.0),
+        "{:?}",
+        report.failed_p99_us
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_to_a_full_server_are_counted_as_unavailable() -> anyhow::Result<()> {
+    let report = while_it_fails("counter", "30s", async |server: &Server| {
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
+        Ok(())
+    })
+    .await?;
+    assert_eq!(
+        report.errors.keys().collect::<Vec<_>>(),
+        ["unavailable"],
+        "{:?}",
+        report.errors
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payload_arrives_on_the_server_in_its_size() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+    let mut reports = Vec::new();
+    for payload in [100, 20_000] {
+        let settings = Settings {
+            payload,
+            ..settings(200)
+        };
+        let live = Arc::new(Live::new());
         let get = find("get").expect("a pattern");
         reports.push(run_on(&store, &namespace(), get, &settings, &live).await?);
     }
