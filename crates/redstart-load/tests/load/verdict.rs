@@ -276,15 +276,13 @@ async fn under_a_fault(
 
 /// Patterns whose model follows each message, or whose consumers take without a token. What was lost with a reply may or may not
 /// have happened: neither may be held against a pattern, and consumers go on.
-const LOSES_REPLIES: [&str; 8] = [
+const LOSES_REPLIES: [&str; 6] = [
     "places",
     "event_stream",
     "reliable_list",
     "notification",
     "priority_queue",
     "job_queue",
-    "dead_letter",
-    "delayed_jobs",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
