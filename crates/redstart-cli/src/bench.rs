@@ -11,7 +11,7 @@ use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use redstart::Store;
 use redstart_load::{
-    Baseline, Length, Live, Pace, Pattern, Report, Settings, Spread, Verdict, is_loopback,
+    Baseline, Length, Live, Pace, Pattern, Report, Settings, Spread, Verdict, elsewhere,
     without_credentials,
 };
 
@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// Be one of several processes: wait for a line at the end of each stage, and tell how the load goes on
     #[arg(long, hide = true, requires = "json")]
     together: bool,
+    /// How many bytes the preparation may write, for one of several processes
+    #[arg(long, hide = true, requires = "json")]
+    max_written: Option<u64>,
     /// The namespace of the keys, for one of several processes
     #[arg(long, hide = true, requires = "json")]
     namespace: Option<String>,
@@ -113,7 +116,6 @@ impl Args {
     fn settings(&self) -> Result<Settings, Failure> {
         let seconds = Duration::try_from_secs_f64(self.seconds)
             .map_err(|_| Failure::Usage("--seconds must be a positive number".to_owned()))?;
-        let remote = self.urls().any(|url| !is_loopback(url));
         Ok(Settings {
             pace: match self.rate {
                 Some(rate) => Pace::Open {
@@ -132,15 +134,16 @@ impl Args {
             spread: self.spread,
             payload: self.payload,
             writes: self.writes,
-            max_rate: self.max_rate.or(remote.then_some(10_000.0)),
+            max_rate: self.max_rate,
             idle: Duration::from_secs(1),
             max_memory: self.max_memory.saturating_mul(1 << 20),
+            max_written: self.max_written,
             seed: self.seed,
         })
     }
 
     /// The arguments of one of several processes: its share of a rate, and keys of its own.
-    fn repeated(&self, process: usize) -> Vec<String> {
+    fn repeated(&self, settings: &Settings, process: usize) -> Vec<String> {
         let share = |rate: f64| (rate / self.processes as f64).to_string();
         let mut args: Vec<String> = Vec::new();
         let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
@@ -164,13 +167,13 @@ impl Args {
         if let Some(writes) = self.writes {
             add("--writes", writes.to_string());
         }
-        if let Some(rate) = self
-            .max_rate
-            .or((!is_loopback(&self.url)).then_some(10_000.0))
-        {
+        if let Some(rate) = settings.max_rate {
             add("--max-rate", share(rate));
         }
         add("--max-memory", self.max_memory.to_string());
+        // Each sees the memory of the whole server, but only what it writes itself.
+        let written = settings.max_memory / self.processes as u64;
+        add("--max-written", written.to_string());
         add("--seed", (self.seed + process as u64).to_string());
         args
     }
@@ -194,16 +197,19 @@ impl From<redstart_load::Error> for Failure {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let patterns = choose(&args)?;
-    let settings = args.settings()?;
+    let mut settings = args.settings()?;
     // A baseline that cannot be read is better known before a long run.
     if let Some(path) = &args.baseline {
         Baseline::read(path)?;
     }
     for url in args.urls() {
-        confirm(&args, url, &settings)?;
+        if let Some(other) = elsewhere(url).await? {
+            settings.max_rate = settings.max_rate.or(Some(MAX_RATE_ELSEWHERE));
+            confirm(&args, url, &other, &settings)?;
+        }
     }
     if args.processes > 1 {
-        return several(&args, &patterns).await;
+        return several(&args, &settings, &patterns).await;
     }
     let store = Store::connect(&args.url).await?;
     let other = match &args.against {
@@ -257,7 +263,10 @@ fn finish(args: &Args, screen: &Screen, reports: &[Report]) -> Result<(), Failur
             .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
     }
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
-    let slower = baseline.is_some_and(|baseline| compare(args, &baseline, reports));
+    let slower = match baseline {
+        Some(baseline) => compare(args, &baseline, reports)?,
+        None => false,
+    };
     if reports.iter().all(held) && !slower {
         Ok(())
     } else {
@@ -266,7 +275,11 @@ fn finish(args: &Args, screen: &Screen, reports: &[Report]) -> Result<(), Failur
 }
 
 /// Starts this program several times for each pattern, and puts their reports together.
-async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failure> {
+async fn several(
+    args: &Args,
+    settings: &Settings,
+    patterns: &[&'static Pattern],
+) -> Result<(), Failure> {
     if args.url.starts_with("memory:") || args.url.starts_with("file:") {
         return Err(Failure::Usage(
             "an engine inside a process cannot be shared by --processes".to_owned(),
@@ -275,10 +288,18 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
     if args.processes > 64 {
         return Err(Failure::Usage("at most 64 processes".to_owned()));
     }
+    if args
+        .operations
+        .is_some_and(|operations| operations < args.processes as u64)
+    {
+        return Err(Failure::Usage(
+            "--operations must be at least --processes: each has its share of them".to_owned(),
+        ));
+    }
     let screen = Screen::new(args, patterns.len());
     let namespace = redstart_load::namespace();
     let outcome = tokio::select! {
-        outcome = Box::pin(children(args, patterns, &namespace, &screen)) => outcome,
+        outcome = Box::pin(children(args, settings, patterns, &namespace, &screen)) => outcome,
         () = interrupted() => Err(Failure::Interrupted),
     };
     if outcome.is_err() {
@@ -292,6 +313,7 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
 /// The reports of all patterns, each by several processes, which end with this.
 async fn children(
     args: &Args,
+    settings: &Settings,
     patterns: &[&'static Pattern],
     namespace: &str,
     screen: &Screen,
@@ -304,7 +326,7 @@ async fn children(
             command
                 .args(["bench", pattern.name(), "--json", "--histogram", "--yes"])
                 .arg("--together")
-                .args(args.repeated(process))
+                .args(args.repeated(settings, process))
                 .args(["--namespace", &format!("{namespace}-{process}")])
                 // Not an argument: it may have a password in it, and arguments can be seen by others.
                 .env("REDSTART_URL", &args.url);
@@ -334,12 +356,14 @@ async fn children(
     Ok(reports)
 }
 
-/// Prints how the patterns compare with an earlier run; true if one is slower.
-fn compare(args: &Args, baseline: &Baseline, reports: &[Report]) -> bool {
-    let mut slower = false;
+/// Prints how the patterns compare with an earlier run; true if one is slower. A baseline that has none of them says nothing, which
+/// must not look like success.
+fn compare(args: &Args, baseline: &Baseline, reports: &[Report]) -> Result<bool, Failure> {
+    let (mut slower, mut compared) = (false, false);
     for report in reports {
         let comparison = baseline.compare(report, args.tolerance / 100.0);
         slower |= comparison.verdict == Verdict::Slower;
+        compared |= comparison.verdict != Verdict::New;
         // JSON has one object per pattern, and these lines are for people.
         anstream::eprintln!(
             "  {:<20} {:<6} {:.2}×",
@@ -348,7 +372,12 @@ fn compare(args: &Args, baseline: &Baseline, reports: &[Report]) -> bool {
             comparison.ratio
         );
     }
-    slower
+    if !compared {
+        return Err(Failure::Usage(
+            "nothing was compared: the baseline has no run of these patterns with the same load, server and build".to_owned(),
+        ));
+    }
+    Ok(slower)
 }
 
 fn held(report: &Report) -> bool {
@@ -385,12 +414,15 @@ fn choose(args: &Args) -> Result<Vec<&'static Pattern>, Failure> {
     names.iter().map(find).collect()
 }
 
+/// The most operations per second on a server that is not this machine, unless `--max-rate` says otherwise.
+const MAX_RATE_ELSEWHERE: f64 = 10_000.0;
+
 /// Asks before load is put on a server that may be somebody else's.
-fn confirm(args: &Args, url: &str, settings: &Settings) -> Result<(), Failure> {
-    if args.yes || is_loopback(url) {
+fn confirm(args: &Args, url: &str, other: &str, settings: &Settings) -> Result<(), Failure> {
+    if args.yes {
         return Ok(());
     }
-    let shown = without_credentials(url);
+    let shown = format!("{} (at {other})", without_credentials(url));
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Usage(format!(
             "{shown} is not this machine: give --yes to put load on it"
@@ -552,6 +584,12 @@ impl Screen {
                 let red = anstyle::AnsiColor::Red.on_default();
                 say!("  by hand ({}): {red}{}{red:#}", naive.form, naive.harm);
             }
+            if let Some(of) = &report.latency_of {
+                say!("  latency and rate are those of {of}");
+            }
+            if report.memory_unwatched {
+                say!("  the server does not tell its memory: --max-memory held for the preparation only");
+            }
             let red = anstyle::AnsiColor::Red.on_default();
             if let Some(broken) = &report.broken {
                 say!("  {red}✗ {}: {broken}{red:#}", report.invariant);
@@ -632,10 +670,16 @@ fn row(report: &Report) -> String {
 }
 
 fn compared(report: &Report, against: &Report) -> String {
-    let ratio = report.ops_per_second / against.ops_per_second.max(1e-9);
+    let ratio = match report.latency_of.is_some() || against.latency_of.is_some() {
+        true => String::new(),
+        false => {
+            let ratio = report.ops_per_second / against.ops_per_second.max(1e-9);
+            format!("{ratio:.2}×")
+        }
+    };
     let faint = anstyle::Style::new().dimmed();
     format!(
-        "{faint}  {:<20} {:>11} {:>9} {:>9} {:>9} {:>9}  {ratio:.2}×{faint:#}",
+        "{faint}  {:<20} {:>11} {:>9} {:>9} {:>9} {:>9}  {ratio}{faint:#}",
         format!("on {}", against.server),
         thousands(against.ops_per_second),
         micros(against.p50_us),

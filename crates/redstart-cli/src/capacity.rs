@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Bytes of a session, a row or a job
     #[arg(long)]
     payload: Option<u64>,
-    /// The same as TOML, with [[need]] for any pattern: pattern, entities, ops, parameter
+    /// The same as TOML, with [[need]] for any pattern: pattern, entities, ops, parameter, one_key
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Plan for this server: redis, valkey, embedded; all of them if none is given
@@ -72,7 +72,8 @@ pub(crate) struct Args {
     /// Simulate how evenly users are spread over nodes: number of users and of nodes, as in 1G,1000
     #[arg(long, value_name = "USERS,NODES")]
     simulate: Option<String>,
-    /// Measure the costs on the server of --url, which must be empty and is flushed, and put them into --table
+    /// Measure the costs on the server of --url, and put them into --table. It must be one server of this machine without keys in
+    /// any database; the database of the URL is flushed
     #[arg(long)]
     measure: bool,
     /// Measure only this pattern or kind of entity; may be given several times

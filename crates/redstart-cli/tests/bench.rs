@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use redstart_testkit::{Kind, Server, interrupt, terminate, wait_until};
+use redstart_testkit::{Answer, Kind, Server, Stub, interrupt, stub::bulk, terminate, wait_until};
 use serde_json::Value;
 
 fn redstart(args: &[&str]) -> Command {
@@ -121,12 +121,53 @@ fn load_on_another_machine_needs_a_yes_and_nonsense_is_refused() -> anyhow::Resu
             "--max-rate",
         ),
         (&["bench", "get", "--writes", "2"], "writes"),
+        (
+            &[
+                "bench",
+                "get",
+                "--operations",
+                "1",
+                "--processes",
+                "2",
+                "--url",
+                "redis://127.0.0.1:1",
+            ],
+            "at least --processes",
+        ),
         (&["bench", "get", "--spread", "cold"], "uniform"),
     ] {
         let output = redstart(args).output()?;
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         let line = text(&output.stderr);
         assert!(line.contains(part) && !line.contains("hunter2"), "{line}");
+    }
+    Ok(())
+}
+
+/// Sentinels run beside applications; what they name may be anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn load_by_a_sentinel_of_this_machine_needs_a_yes_if_the_master_is_elsewhere()
+-> anyhow::Result<()> {
+    let sentinel = Stub::start(|command| match command {
+        [name, what, ..] if name == "SENTINEL" && what.eq_ignore_ascii_case("replicas") => {
+            Answer::Reply("*0\r\n".to_owned())
+        }
+        [name, ..] if name == "SENTINEL" => {
+            Answer::Reply(format!("*2\r\n{}{}", bulk("192.0.2.7"), bulk("6379")))
+        }
+        _ => Answer::ok(),
+    })
+    .await?;
+    let url = format!("redis+sentinel://{}/main", sentinel.addr());
+    for url in [vec!["--url", &url], vec!["--against", &url]] {
+        let args = [&["get"][..], &url].concat();
+        let output = output(strings(&args)).await?;
+        assert_eq!(output.status.code(), Some(2), "{url:?}");
+        let line = text(&output.stderr);
+        assert!(
+            line.contains("192.0.2.7:6379") && line.contains("--yes"),
+            "{line}"
+        );
     }
     Ok(())
 }
@@ -150,6 +191,10 @@ fn a_baseline_has_a_verdict_and_a_page_has_charts() -> anyhow::Result<()> {
         assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         assert_eq!(objects(&output).len(), 1);
     }
+    // Nothing was compared with a run of another pattern.
+    let output = bench(&["array", "--baseline", &path("old.json")]).output()?;
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("nothing was compared"));
     Ok(())
 }
 
@@ -245,6 +290,47 @@ async fn two_servers_side_by_side_are_both_under_load_and_both_empty_afterwards(
         assert!(server.info("cmdstat_evalsha").await?.contains("calls="));
         assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
     }
+    Ok(())
+}
+
+/// The latency of Redlock is that of engines of this process, so two servers cannot be compared by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_ratio_is_given_where_the_server_does_not_decide() -> anyhow::Result<()> {
+    let redis = Server::builder(Kind::Redis).start().await?;
+    let valkey = Server::builder(Kind::Valkey).start().await?;
+    for (pattern, ratio) in [("mutex", true), ("redlock", false)] {
+        let mut bench = redstart(&["bench", pattern, "--operations", "50", "--clients", "4"]);
+        bench.args(["--url", &redis.url(), "--against", &valkey.url()]);
+        let output = tokio::task::spawn_blocking(move || bench.output()).await??;
+        let said = text(&output.stdout);
+        assert!(output.status.success(), "{said} {}", text(&output.stderr));
+        assert_eq!(said.contains('×'), ratio, "{said}");
+        assert_eq!(said.contains("engines of this process"), !ratio, "{said}");
+    }
+    Ok(())
+}
+
+/// Each process has its share of what the preparation may write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_processes_prepare_within_one_cap_on_memory() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let mut bench = redstart(&["bench", "get", "--json", "--processes", "2"]);
+    bench.args([
+        "--payload",
+        "100000",
+        "--max-memory",
+        "8",
+        "--url",
+        &server.url(),
+    ]);
+    let output = tokio::task::spawn_blocking(move || bench.output()).await??;
+    let report = objects(&output).remove(0);
+    let why = report["stopped"].as_str().unwrap_or_default();
+    assert!(why.contains("memory"), "{report}");
+    // Everything that was sent, names of keys and removal included.
+    let sent: u64 = server.info("total_net_input_bytes").await?.trim().parse()?;
+    assert!(sent < 12 << 20, "{sent}");
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
     Ok(())
 }
 

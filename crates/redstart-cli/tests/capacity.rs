@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+use redstart_testkit::{Kind, Server};
 use serde_json::Value;
 
 fn capacity(args: &[&str]) -> std::io::Result<std::process::Output> {
@@ -175,5 +176,82 @@ fn a_billion_users_on_a_thousand_nodes_are_simulated() -> anyhow::Result<()> {
     let skewed = &plans(&["--simulate", "1G,1000", "--skew", "1", "--json"])?[0];
     assert!(even["traffic"].as_f64().unwrap() < 1.2, "{even}");
     assert!(skewed["traffic"].as_f64().unwrap() > 20.0, "{skewed}");
+    Ok(())
+}
+
+/// A finished measurement that must not block the tasks of a test's servers.
+async fn measured(url: &str, table: &str, only: &[&str]) -> anyhow::Result<std::process::Output> {
+    let mut args = vec![
+        "--measure",
+        "--seconds",
+        "0.2",
+        "--table",
+        table,
+        "--url",
+        url,
+    ];
+    only.iter().for_each(|name| args.extend(["--only", name]));
+    let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+    let run = tokio::task::spawn_blocking(move || {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        capacity(&args)
+    });
+    Ok(run.await??)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_measured_is_a_table_that_plans() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let table = folder.path().join("costs.json").display().to_string();
+    let redis = Server::builder(Kind::Redis).start().await?;
+    let valkey = Server::builder(Kind::Valkey).start().await?;
+    // Sorted, as in the table.
+    let (two, one) = (&["counter", "token_bucket"][..], &["token_bucket"][..]);
+    let kinds = [("embedded", one), ("redis", two), ("valkey", one)];
+    for (url, (_, only)) in ["memory://", &redis.url(), &valkey.url()].iter().zip(kinds) {
+        let output = measured(url, &table, only).await?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{url}: {said}");
+        assert!(only.iter().all(|name| said.contains(name)), "{url}: {said}");
+    }
+    let text = std::fs::read_to_string(&table)?;
+    let costs: Value = serde_json::from_str(&text)?;
+    let servers = costs["servers"].as_array().cloned().unwrap_or_default();
+    assert_eq!(servers.len(), 3, "{costs}");
+    for (costs, (name, only)) in servers.iter().zip(kinds) {
+        let server = costs["server"].as_str().unwrap_or_default();
+        assert!(server.starts_with(name), "{server:?}");
+        assert!(
+            costs["build"]
+                .as_str()
+                .is_some_and(|build| build.contains("optimis")),
+            "{costs}"
+        );
+        for (kind, field) in [("patterns", "pattern"), ("entities", "kind")] {
+            let found = costs[kind].as_array().into_iter().flatten();
+            let found: Vec<&str> = found.filter_map(|cost| cost[field].as_str()).collect();
+            assert_eq!(found, only, "{name} {kind}");
+        }
+        let wanted = ["--table", &table, "--limiter", "1k/s", "--users", "1M"];
+        let plan = &plans(&[&wanted[..], &["--server", name, "--json"]].concat())?[0];
+        for field in ["bytes", "cores"] {
+            assert!(
+                plan[field].as_f64().is_some_and(|value| value > 0.0),
+                "{plan}"
+            );
+        }
+    }
+    // Another database has a key: nothing is measured, and the key and the table stay.
+    for server in [&redis, &valkey] {
+        assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
+        server.command(&["SET", "somebody-elses", "1"]).await?;
+        server.command(&["MOVE", "somebody-elses", "1"]).await?;
+        let output = measured(&server.url(), &table, one).await?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("db1: 1"), "{said}");
+        assert!(server.info("db1").await?.starts_with("keys=1"));
+    }
+    assert_eq!(std::fs::read_to_string(&table)?, text);
     Ok(())
 }

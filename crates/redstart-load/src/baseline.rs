@@ -108,8 +108,9 @@ impl Baseline {
     }
 }
 
-/// Whether two runs of a pattern can be compared: by the same load, on the same kind of server. Its version may differ, since
-/// an upgrade is a reason to compare.
+/// Whether two runs of a pattern can be compared: by the same load, by programs that were built alike, on the same kind of server
+/// with as many masters. Its version may differ, since an upgrade is a reason to compare. What an old report does not say is taken
+/// to be the same.
 fn same_load(a: &Report, b: &Report) -> bool {
     let text = |report: &Report| {
         let kind = report.server.split(' ').next().unwrap_or_default();
@@ -137,7 +138,11 @@ fn same_load(a: &Report, b: &Report) -> bool {
         (None, None) => true,
         _ => false,
     };
-    text(a) == text(b)
+    let built_alike = a.build == b.build || a.build.is_empty() || b.build.is_empty();
+    let as_many = a.masters == b.masters || a.masters == 0 || b.masters == 0;
+    built_alike
+        && as_many
+        && text(a) == text(b)
         && counts(a) == counts(b)
         && near(a.writes, b.writes)
         && rates(|report| report.rate)
@@ -188,6 +193,8 @@ mod tests {
             writes: 0.5,
             server: "redis 7.0.15".to_owned(),
             processes: 2,
+            masters: 1,
+            build: "optimised".to_owned(),
             p99_us: 100.0,
             ..report(rate, rate, rate)
         };
@@ -204,7 +211,16 @@ mod tests {
             ..open(1000.0 / 3.0 + 1000.0 / 3.0 + 1000.0 / 3.0)
         };
         assert_eq!(verdict(&sum), Verdict::Same);
-        let others: [fn(&mut Report); 5] = [
+        // Neither field was written always.
+        let old = Report {
+            build: String::new(),
+            masters: 0,
+            ..slow.clone()
+        };
+        assert_eq!(verdict(&old), Verdict::Slower);
+        let others: [fn(&mut Report); 7] = [
+            |report| report.build = "without optimisation".to_owned(),
+            |report| report.masters = 3,
             |report| report.rate = Some(2000.0),
             |report| report.max_rate = Some(10_000.0),
             |report| report.writes = 0.1,

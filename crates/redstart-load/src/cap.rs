@@ -36,7 +36,7 @@ impl RateCap {
     }
 
     /// When an operation that is ready now may begin. Every call is one operation.
-    fn slot(&self, now: Instant) -> Instant {
+    pub(crate) fn slot(&self, now: Instant) -> Instant {
         let mut next = self.next.lock();
         let earliest = now.checked_sub(BURST).unwrap_or(now);
         // The first one has nothing to make up for.
@@ -45,15 +45,13 @@ impl RateCap {
         slot
     }
 
-    /// Waits until an operation may begin; the time that was read last.
-    pub(crate) async fn wait(&self) -> Instant {
+    /// Waits until an operation may begin.
+    async fn wait(&self) {
         let now = Instant::now();
         let slot = self.slot(now);
-        if slot <= now {
-            return now;
+        if slot > now {
+            tokio::time::sleep_until(slot.into()).await;
         }
-        tokio::time::sleep_until(slot.into()).await;
-        Instant::now()
     }
 }
 
@@ -72,7 +70,7 @@ impl Gate {
             rate: settings.max_rate.map(|rate| Arc::new(RateCap::new(rate))),
             live: live.clone(),
             written: Arc::default(),
-            most: settings.max_memory,
+            most: settings.max_written.unwrap_or(settings.max_memory),
         }
     }
 
@@ -92,6 +90,16 @@ impl Gate {
         }
         if let Some(rate) = &self.rate {
             rate.wait().await;
+        }
+    }
+
+    /// [`pass`](Self::pass) of something that must not be dropped half-way: waits for its turn only, and is false if the run is
+    /// to end instead.
+    pub(crate) async fn turn(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.live.ending() => false,
+            () = self.pass(0) => true,
         }
     }
 }

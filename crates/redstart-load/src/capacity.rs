@@ -29,5 +29,5 @@ pub use fill::{Filling, fillings};
 pub use measure::{measure, measure_cost, measure_fill};
 pub use need::{Need, Wanted, quantity};
 pub use page::{naive_reports, page};
-pub use plan::{Failover, Limits, NeedCost, Plan, Quorum, plan};
+pub use plan::{Failover, InOneKey, Limits, NeedCost, Plan, Quorum, plan};
 pub use simulate::{Balance, simulate};

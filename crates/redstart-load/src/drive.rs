@@ -178,6 +178,15 @@ impl Live {
         }
     }
 
+    /// Sleeps; false if the run is to end early.
+    async fn sleep_until(&self, until: Instant) -> bool {
+        tokio::select! {
+            biased;
+            () = self.ending() => false,
+            () = tokio::time::sleep_until(until.into()) => true,
+        }
+    }
+
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -438,8 +447,7 @@ async fn next(shared: &Shared, now: Instant) -> Option<(u64, Instant)> {
     if let Some(due) = due
         && Instant::now() < due
     {
-        tokio::time::sleep_until(due.into()).await;
-        if shared.live.is_stopped() {
+        if !shared.live.sleep_until(due).await {
             return None;
         }
         let late = nanos(due.elapsed());
@@ -448,9 +456,19 @@ async fn next(shared: &Shared, now: Instant) -> Option<(u64, Instant)> {
     let Some(cap) = &shared.cap else {
         return Some((ticket, due.unwrap_or_else(Instant::now)));
     };
-    let turn = cap.wait().await;
-    let over = due.is_none() && shared.end.is_some_and(|end| turn >= end);
-    (!over && !shared.live.is_stopped()).then(|| (ticket, due.unwrap_or(turn)))
+    let now = Instant::now();
+    let slot = cap.slot(now);
+    // A closed loop is over at its end, however many turns were given out for the time behind it.
+    let over = |at: Instant| due.is_none() && shared.end.is_some_and(|end| at >= end);
+    let until = match shared.end {
+        Some(end) if over(slot) => end,
+        _ => slot,
+    };
+    if until > now && !shared.live.sleep_until(until).await {
+        return None;
+    }
+    let turn = Instant::now();
+    (!over(slot) && !over(turn) && !shared.live.is_stopped()).then(|| (ticket, due.unwrap_or(turn)))
 }
 
 /// When an operation of an open loop is due.

@@ -60,7 +60,7 @@ mod settings;
 mod thread;
 mod workload;
 
-pub use address::{is_loopback, without_credentials};
+pub use address::{elsewhere, without_credentials};
 pub use baseline::{Baseline, Comparison, Verdict};
 pub use drive::{Live, Progress};
 pub use error::{Error, Result};

@@ -90,6 +90,7 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
             .filter_map(|report| report.rate)
             .reduce(|sum, rate| sum + rate),
         stopped: reports.iter().find_map(|report| report.stopped.clone()),
+        memory_unwatched: reports.iter().any(|report| report.memory_unwatched),
         max_rate: reports
             .iter()
             .filter_map(|report| report.max_rate)

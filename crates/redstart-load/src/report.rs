@@ -65,12 +65,18 @@ pub struct Report {
     /// open loop that waited for their time. It is part of their latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_p99_us: Option<f64>,
+    /// What the latency and the rate are of, if not of the server alone. Such figures do not compare servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_of: Option<String>,
     /// Operations of an open loop that were due and never began.
     #[serde(default)]
     pub dropped: u64,
     /// Why the run ended early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
+    /// Whether the server did not tell its memory, so that the cap on it held for the preparation of the run only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub memory_unwatched: bool,
     /// `closed` or `open`.
     #[serde(default)]
     pub pace: String,
@@ -147,6 +153,9 @@ pub struct Report {
     /// The server and its version.
     #[serde(default)]
     pub server: String,
+    /// How many servers carried the load: the masters of a Cluster, or one.
+    #[serde(default)]
+    pub masters: usize,
     /// The day of the run.
     #[serde(default)]
     pub measured: String,

@@ -1,6 +1,12 @@
 //! One pattern under load, from the first key to the last that is removed.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use redstart::{Store, key::slot};
 
@@ -86,7 +92,7 @@ async fn measure(
     live: &Arc<Live>,
 ) -> Result<Report> {
     let writes = settings.writes.unwrap_or(pattern.default_writes());
-    let memory = servers.memory().await.unwrap_or(0);
+    let memory = servers.memory().await;
     let guard = MemoryGuard::start(servers.clone(), live.clone(), memory, settings.max_memory);
     let opened = tokio::select! {
         biased;
@@ -99,6 +105,7 @@ async fn measure(
         entity: pattern.entity().to_owned(),
         writes,
         server: servers.version().await,
+        masters: servers.len(),
         measured: today(),
         build: build(),
         processes: 1,
@@ -130,6 +137,7 @@ async fn measure(
     // What the servers spent is that of all who put load on them, so all have to be done.
     live.stage().await;
     let mut figures = servers.figures().await.since(&before);
+    report.memory_unwatched = guard.is_blind();
     drop(guard);
     figures.without(&idle, driven.took);
     speed(&mut report, live, &driven);
@@ -173,10 +181,16 @@ async fn calibrate(
     };
     // The first operations load scripts.
     for number in 0..CALIBRATION / 4 {
+        if !bed.gate.turn().await {
+            return None;
+        }
         let _ = workload.operate(op(number)).await;
     }
     let before = servers.figures().await;
     for number in CALIBRATION / 4..CALIBRATION {
+        if !bed.gate.turn().await {
+            return None;
+        }
         let _ = workload.operate(op(number)).await;
     }
     let reads = servers.figures().await.since(&before).reads?;
@@ -190,17 +204,26 @@ async fn calibrate(
 struct MemoryGuard {
     task: tokio::task::AbortHandle,
     asking: Arc<tokio::sync::Mutex<()>>,
+    told: Arc<AtomicBool>,
 }
 
 impl MemoryGuard {
-    fn start(servers: Arc<Servers>, live: Arc<Live>, before: u64, most: u64) -> Self {
+    /// `before` is what was in use before the run. If the server did not tell, it is what it tells first: growth until then is not
+    /// seen, but a server with much memory in use is not taken for one that has grown.
+    fn start(servers: Arc<Servers>, live: Arc<Live>, before: Option<u64>, most: u64) -> Self {
         let asking = Arc::new(tokio::sync::Mutex::new(()));
-        let turn = asking.clone();
+        let told = Arc::new(AtomicBool::new(before.is_some()));
+        let (turn, heard) = (asking.clone(), told.clone());
         let task = tokio::spawn(async move {
+            let mut before = before;
             loop {
                 tokio::time::sleep(Duration::from_millis(250)).await;
                 let _asking = turn.lock().await;
-                if servers.memory().await.unwrap_or(0) > before.saturating_add(most) {
+                let Some(now) = servers.memory().await else {
+                    continue;
+                };
+                heard.store(true, Ordering::Relaxed);
+                if now > before.get_or_insert(now).saturating_add(most) {
                     live.stop(MEMORY);
                     return;
                 }
@@ -209,7 +232,13 @@ impl MemoryGuard {
         Self {
             task: task.abort_handle(),
             asking,
+            told,
         }
+    }
+
+    /// Whether the server has never told its memory.
+    fn is_blind(&self) -> bool {
+        !self.told.load(Ordering::Relaxed)
     }
 
     /// Asks nothing while what it returns is kept: its requests would be counted.
@@ -334,6 +363,7 @@ fn verdict(report: &mut Report, workload: &dyn AnyWorkload, checked: Checked) {
         Err(_) => Some(format!("could not be checked within {PATIENCE:?}")),
     });
     report.figure = workload.figure();
+    report.latency_of = workload.latency_of().map(str::to_owned);
     let failed: u64 = report.errors.values().sum();
     report.unchecked = claims.why_unchecked();
     // Where most operations do not happen, the promise is not put to the test.

@@ -67,6 +67,8 @@ pub struct Settings {
     pub idle: Duration,
     /// The run stops when the server's memory has grown by this many bytes, or when its preparation has written as many.
     pub max_memory: u64,
+    /// How many bytes the preparation may write, if fewer than that: for one of several runs on a server.
+    pub max_written: Option<u64>,
     /// The same seed draws the same keys.
     pub seed: u64,
 }
@@ -83,6 +85,7 @@ impl Default for Settings {
             max_rate: None,
             idle: Duration::from_secs(1),
             max_memory: 256 << 20,
+            max_written: None,
             seed: 1,
         }
     }

@@ -134,6 +134,11 @@ pub(crate) trait Workload: Send + Sync {
     fn figure(&self) -> Option<String> {
         None
     }
+
+    /// What the latency is of, if not of the server alone.
+    fn latency_of(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
@@ -148,6 +153,7 @@ pub(crate) trait AnyWorkload: Send + Sync {
     fn target(&self, op: &Op) -> u64;
     fn mark(&self, target: u64) -> Option<String>;
     fn figure(&self) -> Option<String>;
+    fn latency_of(&self) -> Option<&'static str>;
 }
 
 impl<W: Workload> AnyWorkload for W {
@@ -177,6 +183,10 @@ impl<W: Workload> AnyWorkload for W {
 
     fn figure(&self) -> Option<String> {
         Workload::figure(self)
+    }
+
+    fn latency_of(&self) -> Option<&'static str> {
+        Workload::latency_of(self)
     }
 }
 

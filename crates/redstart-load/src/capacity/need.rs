@@ -20,6 +20,9 @@ pub struct Need {
     /// The parameter of an entity: bytes of data, days, visitors. Its meaning is in the table of costs.
     #[serde(default)]
     pub parameter: Option<f64>,
+    /// Whether all operations go to one of the entities, as with a count per day: that of today.
+    #[serde(default)]
+    pub one_key: bool,
     /// What was assumed.
     #[serde(default)]
     pub assumed: Option<String>,
@@ -149,6 +152,8 @@ impl Wanted {
                 entities,
                 ops,
                 parameter,
+                // Only the count of today is written.
+                one_key: pattern == "unique_visitors",
                 assumed,
             });
         };
@@ -271,6 +276,12 @@ impl Wanted {
                 return Err(Error::config(format!(
                     "{} keeps nothing per entity that was measured; give only its ops",
                     need.pattern
+                )));
+            }
+            if need.ops > 0.0 && costs.pattern(&need.pattern).is_none() {
+                return Err(Error::config(format!(
+                    "the table has no cost of {} on {}: measure it",
+                    need.pattern, costs.server
                 )));
             }
             if !(need.entities >= 0.0 && need.ops >= 0.0 && need.parameter.unwrap_or(0.0) >= 0.0) {

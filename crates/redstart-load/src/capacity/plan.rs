@@ -79,6 +79,20 @@ pub struct NeedCost {
     pub connections: String,
     /// Why more nodes do not help, if they do not.
     pub hot_spot: Option<String>,
+    /// What of it is in one key, and so on one node.
+    pub in_one_key: InOneKey,
+}
+
+/// What is in one key, and so on one node, however many there are. Zero where each entity has a key of its own.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct InOneKey {
+    /// Bytes.
+    pub bytes: f64,
+    /// Cores.
+    pub cores: f64,
+    /// Bits per second.
+    pub network: f64,
 }
 
 /// What a deployment needs.
@@ -177,21 +191,35 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
         sum(|need| need.need.ops),
     );
     let any_shared = !shared.is_empty();
-    let ceil = |amount: f64, of: f64| (amount / of.max(1e-9)).ceil().max(1.0) as u64;
+    // One key stays on one node; the others are taken to be on others.
+    let part = |all: f64, one_key: fn(&NeedCost) -> f64, most: f64| Part {
+        fixed: shared.iter().map(|need| one_key(need)).fold(0.0, f64::max),
+        all,
+        most,
+    };
+    let memory = part(
+        on_masters.0,
+        |need| need.in_one_key.bytes,
+        limits.usable_memory(),
+    );
+    let cpu = part(on_masters.1, |need| need.in_one_key.cores, limits.cpu);
+    let wire = part(
+        on_masters.2,
+        |need| need.in_one_key.network,
+        limits.network * 0.5,
+    );
     // The fullest node of several has more than the mean, so the mean must be lower.
     let users = needs
         .iter()
         .map(|need| need.need.entities)
         .fold(1.0, f64::max) as u64;
-    let rough = ceil(on_masters.0, limits.usable_memory()).max(ceil(on_masters.1, limits.cpu));
+    let rough = memory.masters(1.0).max(cpu.masters(1.0));
     let balance = simulate(users, rough, limits.skew, 1);
-    let by_memory = ceil(on_masters.0 * balance.memory, limits.usable_memory());
+    let uneven = balance.memory;
+    let by_memory = memory.masters(uneven);
     // One user's traffic stays on one node, however many there are; that is a hot spot and not a reason for nodes.
-    let by_cpu = ceil(on_masters.1 * balance.traffic.min(2.0), limits.cpu);
-    let by_network = ceil(
-        on_masters.2 * balance.traffic.min(2.0),
-        limits.network * 0.5,
-    );
+    let traffic = balance.traffic.min(2.0);
+    let (by_cpu, by_network) = (cpu.masters(traffic), wire.masters(traffic));
     let masters = match by_memory.max(by_cpu).max(by_network) {
         _ if !any_shared => 0,
         _ if embedded => 1,
@@ -199,7 +227,7 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
         more => more.max(SMALLEST_CLUSTER),
     };
     let share = 1.0 / masters.max(1) as f64;
-    let balance = simulate(users, masters, limits.skew, 1);
+    let mut balance = simulate(users, masters, limits.skew, 1);
     let mut hot_spots: Vec<String> = needs
         .iter()
         .filter_map(|need| need.hot_spot.clone())
@@ -213,6 +241,24 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
             balance.traffic,
             balance.of_its_node * 100.0
         ));
+    }
+    if !embedded && masters > 0 {
+        hot_spots.extend(crowded(
+            &shared,
+            masters,
+            |need| need.in_one_key.bytes,
+            &memory,
+            uneven,
+        ));
+        hot_spots.extend(crowded(
+            &shared,
+            masters,
+            |need| need.in_one_key.cores,
+            &cpu,
+            traffic,
+        ));
+        balance.memory = memory.fullest(masters, balance.memory);
+        balance.traffic = balance.traffic.max(cpu.fullest(masters, balance.traffic));
     }
     let alternatives = needs
         .iter()
@@ -256,6 +302,104 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
     }
 }
 
+/// An amount that is spread over masters but for the part that one of them has to itself.
+struct Part {
+    /// The largest part that is in one key.
+    fixed: f64,
+    all: f64,
+    /// What a master may have.
+    most: f64,
+}
+
+impl Part {
+    /// What a master has beside the key if the rest is even, where its fullest part is so many times the mean.
+    fn beside(&self, masters: u64, uneven: f64) -> f64 {
+        (self.all - self.fixed) * uneven / masters as f64
+    }
+
+    /// How many masters it takes: so many that the one with the key has room for its share of the rest. If that is more than twice
+    /// what it takes to let one of them have little but the key, it is that, and the key [is apart](Self::is_apart).
+    fn masters(&self, uneven: f64) -> u64 {
+        match self.is_apart(uneven) {
+            true => self.with_a_node_apart(uneven),
+            false => self.even(uneven).unwrap_or(1),
+        }
+    }
+
+    fn is_apart(&self, uneven: f64) -> bool {
+        let even = self.even(uneven);
+        self.fixed > 0.0 && even.is_none_or(|even| even > 2 * self.with_a_node_apart(uneven))
+    }
+
+    /// Masters if the rest is even; none if there is no room for it beside the key.
+    fn even(&self, uneven: f64) -> Option<u64> {
+        let (rest, room) = (self.beside(1, uneven), self.most - self.fixed);
+        match rest <= 0.0 {
+            true => Some(1),
+            false => (room > 0.0).then(|| whole(rest, room)),
+        }
+    }
+
+    fn with_a_node_apart(&self, uneven: f64) -> u64 {
+        whole(self.beside(1, uneven), self.most) + 1
+    }
+
+    /// What the fullest master has, relative to the mean.
+    fn fullest(&self, masters: u64, uneven: f64) -> f64 {
+        if self.all <= 0.0 {
+            return uneven;
+        }
+        let even = self.fixed + self.beside(masters, uneven);
+        let fullest = match even > self.most && masters > 1 {
+            // The rest is on the others.
+            true => self.beside(masters - 1, uneven).max(self.fixed),
+            false => even,
+        };
+        fullest * masters as f64 / self.all
+    }
+}
+
+/// How many of these it takes, at least one.
+fn whole(amount: f64, of: f64) -> u64 {
+    (amount / of.max(1e-9)).ceil().max(1.0) as u64
+}
+
+/// What has to be placed by hand: a key that has no room for an even share of the rest beside it, or two of which a node has
+/// no room for both. A key that is too much by itself is a hot spot anyway.
+fn crowded(
+    needs: &[&NeedCost],
+    masters: u64,
+    one_key: fn(&NeedCost) -> f64,
+    part: &Part,
+    uneven: f64,
+) -> Option<String> {
+    let mut keys: Vec<(f64, &str)> = needs
+        .iter()
+        .map(|need| (one_key(need), need.need.pattern.as_str()))
+        .filter(|(amount, _)| *amount > 0.0)
+        .collect();
+    keys.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (first, others) = keys.split_first()?;
+    // With one master all of it is on that one, and fits.
+    if masters == 1 || first.0 > part.most {
+        return None;
+    }
+    if part.is_apart(uneven) && first.0 + part.beside(masters, uneven) > part.most {
+        return Some(format!(
+            "{}: its key and an even share of the rest are more than a node has: give the node of its slot few other slots",
+            first.1
+        ));
+    }
+    let second = others.first()?;
+    let beside = (part.all - first.0 - second.0) * uneven / masters as f64;
+    (first.0 + second.0 + beside > part.most).then(|| {
+        format!(
+            "{} and {}: each is one key, and together they are more than a node has: see that their slots are on different nodes",
+            first.1, second.1
+        )
+    })
+}
+
 /// The servers of what runs on independent ones.
 fn quorum(needs: &[&NeedCost]) -> Option<Quorum> {
     let each =
@@ -291,12 +435,15 @@ fn cost(costs: &ServerCosts, need: &Need, limits: &Limits) -> NeedCost {
     let known = character(&need.pattern);
     let ops_per_node = 1e6 * limits.cpu / us_per_op.max(1e-9);
     let bytes = need.entities * bytes_per_entity * servers;
-    let one_key = known.is_some_and(|known| known.spreading == Spreading::OneKey);
-    // A day's bitmap or a filter is one key of many; the whole need is not.
+    let one_key = need.one_key || known.is_some_and(|known| known.spreading == Spreading::OneKey);
+    // A day's bitmap, sketch or filter is one key of many; the whole need is not.
     let largest = match need.pattern.as_str() {
         "activity" | "bloom" | "array" => bytes_per_entity,
+        _ if need.one_key => bytes_per_entity,
         _ => bytes,
     };
+    let cores = need.ops * us_per_op * servers / 1e6;
+    let network = need.ops * moved * 8.0 * servers;
     let hot_spot = if one_key && need.ops > ops_per_node {
         Some(format!(
             "{}: {:.0} operations per second go to one key, and a node carries {ops_per_node:.0}",
@@ -317,16 +464,32 @@ fn cost(costs: &ServerCosts, need: &Need, limits: &Limits) -> NeedCost {
         bytes_per_entity,
         bytes,
         us_per_op,
-        cores: need.ops * us_per_op * servers / 1e6,
-        network: need.ops * moved * 8.0 * servers,
+        cores,
+        network,
         round_trips: operation.map_or(0.0, |cost| of(cost.round_trips_per_op)) * servers,
         messages: need.ops * operation.map_or(0.0, |cost| of(cost.messages_per_op)),
         ops_per_node,
-        hottest: known.map_or("", |known| known.hottest).to_owned(),
-        spread: known.map_or("", |known| known.spreading.text()).to_owned(),
+        hottest: match need.one_key {
+            true => "the key of now",
+            false => known.map_or("", |known| known.hottest),
+        }
+        .to_owned(),
+        spread: match one_key {
+            true => Spreading::OneKey.text(),
+            false => known.map_or("", |known| known.spreading.text()),
+        }
+        .to_owned(),
         limit: known.map_or("", |known| known.limit).to_owned(),
         connections: known.map_or("", |known| known.connections).to_owned(),
         hot_spot,
+        in_one_key: match one_key {
+            true => InOneKey {
+                bytes: largest,
+                cores,
+                network,
+            },
+            false => InOneKey::default(),
+        },
     }
 }
 
@@ -362,6 +525,7 @@ mod tests {
             load: None,
             patterns: vec![
                 pattern("session", 10.0),
+                pattern("unique_visitors", 10.0),
                 pattern("leaderboard", 10.0),
                 pattern("redlock", 20.0),
             ],
@@ -380,6 +544,7 @@ mod tests {
             entities,
             ops,
             parameter: None,
+            one_key: false,
             assumed: None,
         }
     }
@@ -460,5 +625,85 @@ mod tests {
         assert_eq!(hot.alternatives[0].form, "sharded_leaderboard");
         let fine = plan(&costs(), &[need("leaderboard", 1e6, 1000.0)], &limits);
         assert!(fine.hot_spots.is_empty(), "{:?}", fine.hot_spots);
+    }
+
+    /// What the node with the key has if the rest is even, of what it may have.
+    fn with_the_key(plan: &Plan, fixed: f64, all: f64, most: f64) -> f64 {
+        (fixed + (all - fixed) / plan.masters as f64) / most
+    }
+
+    #[test]
+    fn the_node_of_one_key_has_its_share_of_the_rest_too() {
+        let limits = Limits::default();
+        let usable = limits.usable_memory();
+        // A board of 5 GB and 32 GB of sessions on nodes that hold 10.3 GB.
+        let (board, sessions) = (need("leaderboard", 50e6, 10.0), need("session", 64e6, 10.0));
+        let both = plan(&costs(), &[board, sessions.clone()], &limits);
+        assert_eq!((both.masters, both.masters_by_memory), (7, 7), "{both:?}");
+        assert!(both.hot_spots.is_empty(), "{:?}", both.hot_spots);
+        assert!(with_the_key(&both, 5e9, 37e9, usable) <= 1.0);
+        // The fullest node has the board and its share, and the mean is a seventh.
+        assert!(
+            (1.7..2.0).contains(&both.balance.memory),
+            "{:?}",
+            both.balance
+        );
+        // A board of 9 GB leaves so little that it needs a node of its own.
+        let board = need("leaderboard", 90e6, 10.0);
+        let own = plan(&costs(), &[board.clone(), sessions.clone()], &limits);
+        assert_eq!(own.masters, 5, "{own:?}");
+        assert!(
+            own.hot_spots[0].contains("few other slots"),
+            "{:?}",
+            own.hot_spots
+        );
+        // Two boards that together are too much may be in slots of one node.
+        let two = [
+            need("leaderboard", 60e6, 10.0),
+            need("leaderboard", 55e6, 10.0),
+        ];
+        let two = plan(&costs(), &two, &limits);
+        assert!(two.masters >= 2, "{two:?}");
+        assert!(
+            two.hot_spots[0].contains("different nodes"),
+            "{:?}",
+            two.hot_spots
+        );
+        // What fits on one node needs no other.
+        let small = [need("leaderboard", 1e6, 10.0), need("session", 1e6, 10.0)];
+        let small = plan(&costs(), &small, &limits);
+        assert_eq!((small.masters, small.hot_spots.len()), (1, 0), "{small:?}");
+    }
+
+    #[test]
+    fn the_cores_of_one_key_are_those_of_one_node() {
+        let limits = Limits::default();
+        // A board with 0.3 cores beside 1 core of sessions, of which a node has a half.
+        let board = need("leaderboard", 1e6, 30_000.0);
+        let both = [board.clone(), need("session", 1e6, 100_000.0)];
+        let both = plan(&costs(), &both, &limits);
+        let share = with_the_key(&both, 0.3, 1.3, limits.cpu);
+        assert!(share <= 1.0 && both.hot_spots.is_empty(), "{both:?}");
+        assert_eq!(both.masters, both.masters_by_cpu, "{both:?}");
+        assert!(both.masters >= 5, "{both:?}");
+    }
+
+    #[test]
+    fn a_count_per_day_is_one_key_of_today() {
+        let limits = Limits::default();
+        let uniques = Need {
+            one_key: true,
+            ..need("unique_visitors", 90.0, 70_000.0)
+        };
+        let hot = plan(&costs(), std::slice::from_ref(&uniques), &limits);
+        assert!(hot.hot_spots[0].contains("one key"), "{:?}", hot.hot_spots);
+        assert!(hot.needs[0].spread.contains("one key"), "{hot:?}");
+        // Many pages have a key each.
+        let pages = Need {
+            one_key: false,
+            ..uniques
+        };
+        let pages = plan(&costs(), &[pages], &limits);
+        assert!(pages.hot_spots.is_empty(), "{:?}", pages.hot_spots);
     }
 }

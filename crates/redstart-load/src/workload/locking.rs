@@ -228,7 +228,7 @@ impl Held {
     }
 
     /// One server cannot be a quorum: the other four are engines of this process. What the server spends is what each of five
-    /// servers would.
+    /// servers would. The latency is that of the engines, which are a quorum before the server has answered.
     async fn redlock(bed: &Bed) -> Result<Self> {
         let mut stores = vec![bed.store.clone()];
         for _ in 0..4 {
@@ -306,6 +306,15 @@ impl Workload for Held {
             "{turns} acquisitions of {} locks, {missed} waited in vain",
             self.locks.len()
         ))
+    }
+
+    fn latency_of(&self) -> Option<&'static str> {
+        match self.locks.first() {
+            Some((Exclusive::Redlock(_), _)) if !self.store.is_embedded() => {
+                Some("four engines of this process, which are a quorum; the server is the fifth")
+            }
+            _ => None,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Patterns under load, on every backend.
 
+mod measure;
 mod mutant;
 mod naive;
 mod omission;

@@ -34,6 +34,79 @@ async fn a_capped_closed_loop_names_the_cap() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Turns are given out to all clients at once, and most of them are for the time after the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capped_closed_loop_ends_in_time() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let settings = Settings {
+        pace: Pace::Closed { clients: 64 },
+        length: Length::Time(Duration::from_secs(1)),
+        max_rate: Some(20.0),
+        ..settings(1)
+    };
+    let live = Arc::new(Live::new());
+    let get = find("get").expect("a pattern");
+    let report = run_on(&store, &namespace(), get, &settings, &live).await?;
+    // Far from the 3.2 seconds that 64 turns take.
+    assert!((1.0..2.0).contains(&report.seconds), "{}", report.seconds);
+    assert!(report.operations >= 17, "{}", report.operations);
+    // The last one of the twenty may be too late on a busy machine.
+    if report.operations == 20 && report.ops_per_second >= 19.0 {
+        assert_eq!(report.limited_by, "cap");
+    }
+    Ok(())
+}
+
+/// The operations that count the round trips are under the cap too, and a run that waits for its turn can be stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capped_run_ends_as_soon_as_it_is_stopped() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    for (pace, keys) in [
+        (Pace::Closed { clients: 400 }, 1),
+        (
+            Pace::Open {
+                rate: 4.0,
+                in_flight: 400,
+            },
+            1,
+        ),
+        // It is stopped while it is prepared.
+        (Pace::Closed { clients: 400 }, 500),
+    ] {
+        let settings = Settings {
+            pace,
+            length: Length::Operations(1000),
+            max_rate: Some(4.0),
+            keys,
+            ..settings(1)
+        };
+        let live = Arc::new(Live::new());
+        let get = find("get").expect("a pattern");
+        let namespace = namespace();
+        let run = run_on(&store, &namespace, get, &settings, &live);
+        let stop = async {
+            let begun = tokio::time::Instant::now();
+            let patience = Duration::from_secs(60);
+            // Twenty of the calibration, and one of the load.
+            while keys == 1 && live.progress().operations == 0 && begun.elapsed() < patience {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let (prepared, begun) = (begun.elapsed(), tokio::time::Instant::now());
+            live.stop("enough");
+            (prepared, begun)
+        };
+        let (report, (prepared, stopped)) = tokio::join!(run, stop);
+        let (report, took) = (report?, stopped.elapsed());
+        assert_eq!(report.stopped.as_deref(), Some("enough"));
+        // The turns of all clients take a hundred seconds, and all operations four minutes.
+        assert!(took < Duration::from_secs(30), "{pace:?}: {took:?}");
+        // One write, twenty operations and the first one of the load at four a second, and a burst of a fiftieth of one.
+        let least = Duration::from_secs_f64(21.0 / 4.0 - 0.02);
+        assert!(keys > 1 || prepared >= least, "{pace:?}: {prepared:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_of_a_run_is_one_of_the_five_of_redlock() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
@@ -51,6 +124,13 @@ async fn the_server_of_a_run_is_one_of_the_five_of_redlock() -> anyhow::Result<(
         cost.map_or(0.0, |cost| cost.calls_per_op)
     };
     assert!(calls("evalsha") >= 1.9, "{:?}", report.commands);
+    // The others are in this process, and have decided before the server has answered.
+    let of = report.latency_of.as_deref().unwrap_or_default();
+    assert!(of.contains("engines of this process"), "{of:?}");
+    let mutex = find("mutex").expect("a pattern");
+    let live = Arc::new(Live::new());
+    let report = run_on(&store, &namespace(), mutex, &settings(50), &live).await?;
+    assert_eq!(report.latency_of, None);
     assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
     Ok(())
 }
@@ -93,6 +173,47 @@ async fn a_run_stops_at_the_cap_on_memory_and_leaves_nothing_behind() -> anyhow:
     Ok(())
 }
 
+/// The cap on memory is one on growth: a server that does not tell its memory for a moment has not grown from nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_tell_its_memory_is_watched_from_when_it_does() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    server
+        .command(&["SET", "somebody-elses", &"x".repeat(8 << 20)])
+        .await?;
+    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
+    let settings = Settings {
+        length: Length::Time(Duration::from_secs(2)),
+        max_memory: 4 << 20,
+        ..settings(1)
+    };
+    let get = find("get").expect("a pattern");
+    for tells in [true, false] {
+        server
+            .command(&["ACL", "SETUSER", "default", "-info"])
+            .await?;
+        let (live, namespace) = (Arc::new(Live::new()), namespace());
+        let run = run_on(&store, &namespace, get, &settings, &live);
+        let allow = async {
+            while tells && live.progress().operations < 100 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            match tells {
+                true => server
+                    .command(&["ACL", "SETUSER", "default", "+info"])
+                    .await
+                    .map(|_| ()),
+                false => Ok(()),
+            }
+        };
+        let (report, allowed) = tokio::join!(run, allow);
+        allowed?;
+        let report = report?;
+        assert_eq!((report.stopped, report.memory_unwatched), (None, !tells));
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_behind_sentinels_goes_to_the_master() -> anyhow::Result<()> {
     let sentinel = Sentinel::start(Kind::Redis).await?;
@@ -111,8 +232,19 @@ async fn a_run_behind_sentinels_goes_to_the_master() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a run says of a server that fails for a part of it.
+/// What a run says of a server that fails for a part of it, and some operations with it.
 async fn while_it_fails(
+    pattern: &str,
+    timeout: &str,
+    fail: impl AsyncFnOnce(&Server) -> anyhow::Result<()>,
+) -> anyhow::Result<redstart_load::Report> {
+    let report = under_a_fault(pattern, timeout, fail).await?;
+    assert!(!report.errors.is_empty() && report.failed_p50_us.is_some());
+    Ok(report)
+}
+
+/// What a run says of a server to which something happens.
+async fn under_a_fault(
     pattern: &str,
     timeout: &str,
     fail: impl AsyncFnOnce(&Server) -> anyhow::Result<()>,
@@ -136,11 +268,54 @@ async fn while_it_fails(
     failed?;
     let (report, progress) = (report?, live.progress());
     assert_eq!(report.errors.values().sum::<u64>(), progress.errors);
-    assert!(progress.errors > 0 && report.failed_p50_us.is_some());
     // What succeeded is counted apart.
     let succeeded = (progress.operations - progress.errors) as f64;
     assert!((report.ops_per_second * report.seconds - succeeded).abs() < 1.0);
     Ok(report)
+}
+
+/// Patterns whose model follows each message, or whose consumers take without a token. What was lost with a reply may or may not
+/// have happened: neither may be held against a pattern, and consumers go on.
+const LOSES_REPLIES: [&str; 6] = [
+    "places",
+    "event_stream",
+    "reliable_list",
+    "notification",
+    "priority_queue",
+    "job_queue",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hung_breaks_no_promise() -> anyhow::Result<()> {
+    for pattern in LOSES_REPLIES {
+        // Long enough for a busy machine: what is checked afterwards must not fail.
+        let report = while_it_fails(pattern, "1s", async |server: &Server| {
+            server.pause()?;
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            server.resume()
+        })
+        .await?;
+        assert_eq!(report.broken, None, "{pattern}: {:?}", report.errors);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_break_no_promise() -> anyhow::Result<()> {
+    for pattern in LOSES_REPLIES {
+        let report = under_a_fault(pattern, "30s", async |server: &Server| {
+            for _ in 0..10 {
+                server
+                    .command(&["CLIENT", "KILL", "TYPE", "normal"])
+                    .await?;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Ok(())
+        })
+        .await?;
+        assert_eq!(report.broken, None, "{pattern}: {:?}", report.errors);
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

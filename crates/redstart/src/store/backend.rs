@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::{request::Request, transport::Dial};
+use super::{location::Address, request::Request, transport::Dial};
 use crate::error::{Error, Result};
 
 mod cluster;
@@ -58,6 +58,20 @@ impl Backend {
             #[cfg(any(feature = "from-manager", feature = "from-cluster"))]
             Self::Foreign(foreign) => foreign.is_cluster(),
             _ => false,
+        }
+    }
+
+    /// The servers that this leads to now.
+    pub(crate) async fn servers(&self) -> Result<Vec<Address>> {
+        match self {
+            #[cfg(feature = "engine")]
+            Self::Embedded(_) => Ok(Vec::new()),
+            Self::Server(server) => server.node().dial().servers().await,
+            Self::Cluster(cluster) => Ok(cluster.servers()),
+            #[cfg(any(feature = "from-manager", feature = "from-cluster"))]
+            Self::Foreign(_) => Err(Error::config(
+                "a connection of the application does not say where it leads",
+            )),
         }
     }
 

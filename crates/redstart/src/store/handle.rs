@@ -697,6 +697,27 @@ impl Store {
         self.shared.backend.is_cluster()
     }
 
+    /// The addresses of the servers that this store leads to now, as `host:port` or the path of a socket: of Sentinel the
+    /// master that most sentinels name and its replicas, of a Cluster all nodes that have slots. Empty on the embedded engine.
+    /// No server is connected to that was not asked already, so that a [lazy](StoreBuilder::lazy) store can be looked at before
+    /// anything is sent.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::builder("redis://127.0.0.1:7000/2").lazy().connect().await?;
+    /// assert_eq!(store.addresses().await?, ["127.0.0.1:7000"]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a connection that the application made, which does not tell;
+    /// [`is_unavailable`](Error::is_unavailable) or [`is_timeout`](Error::is_timeout) if no sentinel answers.
+    pub async fn addresses(&self) -> Result<Vec<String>> {
+        let servers = self.shared.backend.servers().await?;
+        Ok(servers.iter().map(ToString::to_string).collect())
+    }
+
     /// Hands work to the runtime on behalf of something that is being dropped, such as the release of a
     /// lock. [`settle`](Self::settle) waits for it.
     pub(crate) fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {

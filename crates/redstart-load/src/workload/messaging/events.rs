@@ -1,16 +1,19 @@
 //! Events of a stream, read by a group.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use redstart::{
     Result,
-    messaging::{EventStream, StartAt},
+    messaging::{ConsumerGroup, EventStream, StartAt, StreamEntry},
 };
 
-use super::{Beside, Got, LOOK, Sent};
+use super::{Beside, Got, LOOK, Sent, Shift};
 use crate::workload::{Bed, Claims, Op, Workload};
 
 pub(super) struct Events {
@@ -22,6 +25,26 @@ pub(super) struct Events {
     claims: Claims,
 }
 
+/// Events of one request.
+const MOST: usize = 500;
+
+/// Notes events and acknowledges them, until the store has heard it: they must not be claimed afterwards.
+async fn take(
+    events: &[StreamEntry<u64>],
+    seen: &Got,
+    group: &ConsumerGroup<u64>,
+    shift: &mut Shift,
+) {
+    events.iter().for_each(|entry| seen.add(entry.event));
+    let ids: Vec<&String> = events.iter().map(|entry| &entry.id).collect();
+    while !ids.is_empty() && shift.goes_on() {
+        let acknowledged = group.ack(&ids).await;
+        if shift.heed(acknowledged).await.is_some() {
+            return;
+        }
+    }
+}
+
 impl Events {
     pub(super) async fn open(bed: &Bed) -> Result<Self> {
         let stream = EventStream::<u64>::new(&bed.store, &bed.namespace, "events")?;
@@ -30,10 +53,21 @@ impl Events {
         let disorder = Arc::new(AtomicU64::new(0));
         let (seen, wrong) = (got.clone(), disorder.clone());
         beside
-            .spawn(|stop| async move {
+            .spawn(|mut shift| async move {
                 let mut last = (0u64, 0u64);
-                while !stop.load(Ordering::SeqCst) {
-                    let events = group.read("one", 500, LOOK).await?;
+                let mut doubt = false;
+                while shift.goes_on() {
+                    // Events of a read whose reply was lost were delivered. Nobody knows when the server reads such a request,
+                    // so they are looked for from then on.
+                    if doubt {
+                        let claimed = group.claim("one", MOST, Duration::ZERO, u32::MAX).await;
+                        let events = shift.heed(claimed).await.unwrap_or_default();
+                        take(&events, &seen, &group, &mut shift).await;
+                    }
+                    let read = group.read("one", MOST, LOOK).await;
+                    doubt |= read.is_err();
+                    let events = shift.heed(read).await.unwrap_or_default();
+                    // What is delivered for the first time is in order.
                     for entry in &events {
                         let id = entry.id.split_once('-');
                         let id = id.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
@@ -42,14 +76,10 @@ impl Events {
                             wrong.fetch_add(1, Ordering::Relaxed);
                         }
                         last = id;
-                        seen.add(entry.event);
                     }
-                    let ids: Vec<&String> = events.iter().map(|entry| &entry.id).collect();
-                    if !ids.is_empty() {
-                        group.ack(&ids).await?;
-                    }
+                    take(&events, &seen, &group, &mut shift).await;
                 }
-                Ok(())
+                shift.end()
             })
             .await;
         Ok(Self {
@@ -71,8 +101,10 @@ impl Workload for Events {
     }
 
     async fn finish(&self) -> Result<()> {
-        self.sent.arrived("events", &self.got, &self.claims).await?;
+        self.sent.arrive(&self.got, 0).await?;
         self.beside.stop().await?;
+        self.sent.compare("events", &self.got, 0, &self.claims);
+        self.sent.once("events", &self.got, &self.claims);
         let disorder = self.disorder.load(Ordering::Relaxed);
         self.claims.hold(disorder == 0, || {
             format!("{disorder} events were read out of order")

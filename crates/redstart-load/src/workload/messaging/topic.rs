@@ -58,8 +58,8 @@ impl Goals {
             ears.push(ear.clone());
             let mut listener = topic.listen().await?;
             beside
-                .spawn(|stop| async move {
-                    while !stop.load(Ordering::SeqCst) {
+                .spawn(|shift| async move {
+                    while shift.goes_on() {
                         match tokio::time::timeout(LOOK, listener.next()).await {
                             Ok(Some(Heard::Message { message, .. })) => ear.hear(message),
                             Ok(Some(Heard::Gap)) => {

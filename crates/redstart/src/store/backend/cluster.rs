@@ -122,6 +122,14 @@ impl Cluster {
         self.topology.load().masters().to_vec()
     }
 
+    /// Masters and replicas by the table that was read last.
+    pub(crate) fn servers(&self) -> Vec<Address> {
+        let topology = self.topology.load();
+        let masters = topology.masters().iter();
+        let masters = masters.filter_map(|node| node.dial().address().cloned());
+        masters.chain(topology.replicas().iter().cloned()).collect()
+    }
+
     /// Changes when a request for this slot, or for any slot, was answered by a node that the table does not name for it.
     /// Nobody may listen for changes there yet.
     #[cfg(feature = "caching")]

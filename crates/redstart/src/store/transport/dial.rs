@@ -145,6 +145,19 @@ impl Dial {
         }
     }
 
+    /// The servers that this leads to now: the known one, or the master that the sentinels name and its replicas. None of
+    /// them is connected to.
+    pub(crate) async fn servers(&self) -> Result<Vec<Address>> {
+        let until = Instant::now() + self.patience();
+        let asked = async {
+            let (address, _) = self.whom().await?;
+            let mut servers = vec![address];
+            servers.extend(self.replicas().await?);
+            Ok(servers)
+        };
+        self.in_time(until, asked).await
+    }
+
     /// Whether the sentinels name the server.
     pub(crate) fn has_sentinels(&self) -> bool {
         matches!(self.target, Target::Sentinels(_))
