@@ -521,15 +521,24 @@ async fn fault_a_sample_through_a_restart_is_not_complete() -> anyhow::Result<()
         fill.arg("for i = 1, ARGV[1] do redis.call('SET', i, 1) end");
         store.query::<()>(fill.arg(0).arg(keys)).await
     };
+    let scans = async || {
+        let stats: String = store.query(redis::cmd("INFO").arg("commandstats")).await?;
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_scan:"));
+        anyhow::Ok(line.map(|line| line.split(',').next().unwrap_or_default().to_owned()))
+    };
     for attempt in 1..=20 {
         fill(200_000 * attempt).await?;
         let whole = store.sample_for("1*", 10, Duration::MAX).await?;
         assert!(!whole.complete, "more match");
+        let before = scans().await?;
         let sample = tokio::spawn({
             let store = store.clone();
             async move { store.sample_for("nothing*", 10, Duration::MAX).await }
         });
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // It has begun when the server was asked.
+        while scans().await? == before && !sample.is_finished() {
+            tokio::task::yield_now().await;
+        }
         server.kill9();
         let in_time = !sample.is_finished();
         server.restart().await?;
