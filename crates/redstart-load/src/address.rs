@@ -50,13 +50,15 @@ fn hosts(url: &str) -> Option<Vec<&str>> {
     if matches!(scheme, "memory" | "file") || scheme.ends_with("unix") {
         return None;
     }
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    let hosts = match authority.rsplit_once('@') {
+    // As the store reads it: what is before the last @ of this are credentials, whatever is in them.
+    let place = rest.split('?').next().unwrap_or_default();
+    let hosts = match place.rsplit_once('@') {
         Some((_, hosts)) => hosts,
-        // The beginning of a password with a slash must not be shown as a host.
+        // The beginning of a password with a question mark must not be shown as a host.
         None if rest.contains('@') => "a host behind an @",
-        None => authority,
+        None => place,
     };
+    let hosts = hosts.split('/').next().unwrap_or_default();
     Some(hosts.split(',').collect())
 }
 
@@ -99,6 +101,7 @@ mod tests {
             "redis+unix:///run/redis.sock",
             "redis://127.0.0.1",
             "redis://ann:secret@LOCALHOST:7000/0",
+            "redis://:sec/ret@127.0.0.1/0?timeout=1s",
             "redis://[::1]:7001?timeout=1s",
         ] {
             assert_eq!(elsewhere(url).await.unwrap(), None, "{url}");
@@ -112,7 +115,9 @@ mod tests {
             ),
             ("redis://127.0.0.1@10.0.0.7:1", "10.0.0.7:1"),
             ("ann:secret@nonsense", "nonsense"),
-            ("redis://:hunter2/x@127.0.0.1", "a host behind an @"),
+            ("redis://:hunter2?x@127.0.0.1", "a host behind an @"),
+            ("redis://127.0.0.1/0@10.0.0.7", "10.0.0.7"),
+            ("redis://ann@127.0.0.1/x@10.0.0.7/0", "10.0.0.7"),
         ] {
             let found = elsewhere(url).await.unwrap();
             assert_eq!(found.as_deref(), Some(other), "{url}");
