@@ -531,6 +531,12 @@ impl World {
             true => Duration::ZERO,
             false => asked.saturating_sub(self.plan.deadline + ALIVE_WITHIN),
         };
+        // Who stood still heard of nothing meanwhile.
+        let woke = self.lives.get(client).and_then(|life| *life.woke.lock());
+        let from = match woke {
+            Some((at, stood)) if from <= at => from.saturating_sub(stood),
+            _ => from,
+        };
         let met = |is: &dyn Fn(What) -> bool| self.troubles.any(client, from, self.now(), is);
         if !reason::explains(&self.plan, &text, !self.losses().is_empty(), &met) {
             self.breach(format!("an error for which there is no reason: {text}"));

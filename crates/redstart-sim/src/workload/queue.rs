@@ -175,11 +175,14 @@ struct Leases {
 }
 
 /// Why a job may not begin now. An older copy of the data may be the reason that it does.
-fn objections(world: &World, state: &State, job: u64, attempts: u16) -> Vec<String> {
+fn objections(world: &World, state: &State, job: u64, leases: Leases) -> Vec<String> {
     let now = world.now();
+    // Its worker was given it at most a lease ago. If that was lost, another one was given it too.
+    let given_lost = world.may_have_lost(now.saturating_sub(leases.longest), now);
     let mut breaches = Vec::new();
     if let Some(sent) = state.settled.get(&job)
         && !world.may_have_lost(*sent, now)
+        && !given_lost
     {
         breaches.push(format!(
             "job {job} begins again after it was settled as done"
@@ -206,11 +209,12 @@ fn objections(world: &World, state: &State, job: u64, attempts: u16) -> Vec<Stri
     let sent = state.sent.get(&job).copied().unwrap_or_default();
     let uncharged = state.uncharged.get(&job).copied().unwrap_or_default();
     if let Some(failed) = state.failed.get(&job)
-        && failed.saturating_sub(uncharged) >= attempts
+        && failed.saturating_sub(uncharged) >= leases.attempts
         && !world.may_have_lost(sent, now)
     {
         breaches.push(format!(
-            "job {job} begins after its {attempts} attempts have failed"
+            "job {job} begins after its {} attempts have failed",
+            leases.attempts
         ));
     }
     breaches
@@ -294,7 +298,7 @@ fn begin(
         *guard.uncharged.entry(job).or_default() += 1;
     }
     if !late {
-        breaches.extend(objections(world, &guard, job, leases.attempts));
+        breaches.extend(objections(world, &guard, job, leases));
     }
     guard.runs += 1;
     let run = guard.runs;
