@@ -200,6 +200,8 @@ impl Doctor {
                 run.cost.add(&log.cost);
                 run.blinds = log.blinds;
                 run.facts.trace = Some(log.trace);
+                run.lost = !log.whole;
+                run.facts.partial = run.lost;
                 run.facts.fold();
                 run.observed = true;
             }
@@ -341,7 +343,7 @@ struct Run {
     live: bool,
     /// The keys are those of a file.
     file: bool,
-    /// A server could not be reached, or its connection was lost on the way.
+    /// A server could not be reached, its connection was lost on the way, or its commands were not observed to the end.
     lost: bool,
 }
 
