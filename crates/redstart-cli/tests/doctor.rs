@@ -513,16 +513,21 @@ async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
         "doctor",
         "--url",
         &url,
-        "--sample",
+        &format!("--sample={}", keys * 2),
+        "--walk",
+        "1h",
+        "--share",
+        "50",
         "--observe",
         "2s",
         "--gap",
         "100ms",
         "--patience",
         "60s",
-        "--json",
+        "--quiet",
+        "--markdown",
     ])
-    .stdout(Stdio::null())
+    .stdout(Stdio::piped())
     .stderr(Stdio::null())
     .spawn()?;
     let mut most = 0;
@@ -533,7 +538,15 @@ async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
         round += 1;
         most = most_memory(child.id()).unwrap_or(0).max(most);
     }
-    assert!(child.wait()?.success());
+    let output = child.wait_with_output()?;
+    assert!(output.status.success());
+    // All of them were walked. The writes come and go.
+    let shown = text(&output.stdout);
+    let walked = shown.split_once(" names in ").and_then(|(before, _)| {
+        let all = before.rsplit_once(" of ")?.0.rsplit(' ').next()?;
+        all.replace([',', '|'], "").parse::<u64>().ok()
+    });
+    assert!(walked.is_some_and(|walked| walked >= keys), "{shown}");
     redstart_testkit::figure(format!(
         "doctor of {keys} keys beside {round} writes of 1 MB: {most} KB of memory at most"
     ));
