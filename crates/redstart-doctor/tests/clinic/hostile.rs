@@ -393,6 +393,27 @@ async fn the_look_at_streams_has_a_budget() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Keys of so many patterns that there is no time for all of them, over a line on which each answer takes a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_look_at_keys_has_a_budget() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    // No two names have a word in common, so each is a pattern.
+    let add = "local function word(n) local w = '' for i = 1, 4 do w = w .. string.char(97 + n % 26) n = math.floor(n / 26) end return w end \
+        for i = 1, 3000 do redis.call('set', word(i) .. ':' .. word(i + 9000), 'x') end";
+    server.command(&["EVAL", add, "0"]).await?;
+    let proxy = Proxy::start(&server).await?;
+    proxy.delay_replies(Duration::from_millis(5));
+    let examination = doctor(proxy.url()).walk(Duration::from_millis(700));
+    let report = examine(examination.sampled()).await?;
+    let told = |what: &str| {
+        let mut notes = report.blinds.iter();
+        notes.any(|blind| blind.what == what && blind.why.contains("in the time there was"))
+    };
+    assert!(told("keys"), "{:#?}", report.blinds);
+    assert!(!report.interrupted && report.stages[1].ran);
+    Ok(())
+}
+
 /// The nodes of a Cluster that do not answer are waited for together, and Ctrl-C ends the wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wait_for_a_connection_can_be_stopped() -> anyhow::Result<()> {
