@@ -43,8 +43,8 @@ const REST: Duration = Duration::from_micros(1800);
 /// at most.
 const RUNS: u64 = 32;
 const LONGEST_RUN: u64 = 20;
-/// Steps after which the pace of a walk over all names is known.
-const PACED: u64 = 5;
+/// Names after which the pace of a walk over all of them is known. Steps do not tell it: after deletions most of them may be empty.
+const PACED: u64 = 50;
 /// Ends of the names that are met before there are taken to be none.
 const ENDS: u32 = 8;
 /// Commands that are asked for at a time.
@@ -366,7 +366,7 @@ impl Walk {
     /// on.
     fn is_too_slow(&self, seen: u64, steps: u64, time: f64) -> bool {
         let each = seen as f64 / steps as f64;
-        steps >= PACED && seen * 2 < self.keys && time * each < (self.keys - seen) as f64
+        seen >= PACED && seen * 2 < self.keys && time * each < (self.keys - seen) as f64
     }
 }
 
