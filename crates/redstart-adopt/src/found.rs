@@ -10,7 +10,8 @@ pub struct Recognition {
     pub found: Vec<Found>,
     /// The keys that were sampled.
     pub sampled: usize,
-    /// Whether every key that matches the [budget](crate::Budget::matching)'s pattern was among them.
+    /// Whether every key that matches the [budget](crate::Budget::matching)'s pattern was among them, and the budget was enough for
+    /// every closer look that followed from them.
     pub complete: bool,
     /// The patterns of the sampled keys that no library owns, the most frequent first.
     pub unowned: Vec<pattern::Group>,

@@ -55,7 +55,7 @@ pub(crate) struct Look<'a> {
     known: BTreeMap<Vec<u8>, Glimpse>,
     /// The names of the sampled keys.
     pub(crate) keys: Vec<Vec<u8>>,
-    /// Whether these are all keys that match.
+    /// Whether these are all keys that match, and all looks that were to be had were.
     pub(crate) is_complete: bool,
     /// The digests of known scripts that the server has.
     pub(crate) scripts: BTreeSet<&'static str>,
@@ -109,10 +109,12 @@ impl<'a> Look<'a> {
             .collect();
         fresh.sort();
         fresh.dedup();
+        let wanted = fresh.len();
         if Instant::now() >= self.ends {
             fresh.clear();
         }
         fresh.truncate(self.left);
+        self.is_complete &= fresh.len() == wanted;
         self.left -= fresh.len();
         for batch in fresh.chunks(BATCH) {
             for glimpse in glimpses(self.source, batch).await? {

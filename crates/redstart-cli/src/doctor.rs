@@ -63,7 +63,7 @@ pub(crate) struct Args {
     /// The time between the two looks at the sample
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
     gap: Duration,
-    /// How long the walk over the names may take, and as long again the look at streams
+    /// How long the walk over the names may take, and as long again each of the look at keys, at streams and the second look
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
     walk: Duration,
     /// The share of a server's time that the examination may take, in percent: with more the walk is faster, and clients wait more often

@@ -513,16 +513,21 @@ async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
         "doctor",
         "--url",
         &url,
-        "--sample",
+        &format!("--sample={}", keys * 2),
+        "--walk",
+        "1h",
+        "--share",
+        "50",
         "--observe",
         "2s",
         "--gap",
         "100ms",
         "--patience",
         "60s",
-        "--json",
+        "--quiet",
+        "--markdown",
     ])
-    .stdout(Stdio::null())
+    .stdout(Stdio::piped())
     .stderr(Stdio::null())
     .spawn()?;
     let mut most = 0;
@@ -533,7 +538,15 @@ async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
         round += 1;
         most = most_memory(child.id()).unwrap_or(0).max(most);
     }
-    assert!(child.wait()?.success());
+    let output = child.wait_with_output()?;
+    assert!(output.status.success());
+    // All of them were walked. The writes come and go.
+    let shown = text(&output.stdout);
+    let walked = shown.split_once(" names in ").and_then(|(before, _)| {
+        let all = before.rsplit_once(" of ")?.0.rsplit(' ').next()?;
+        all.replace([',', '|'], "").parse::<u64>().ok()
+    });
+    assert!(walked.is_some_and(|walked| walked >= keys), "{shown}");
     redstart_testkit::figure(format!(
         "doctor of {keys} keys beside {round} writes of 1 MB: {most} KB of memory at most"
     ));
@@ -598,6 +611,64 @@ async fn a_run_that_saw_almost_nothing_does_not_pass() -> anyhow::Result<()> {
     let user = ["ACL", "SETUSER", "guest", "+@all", "-monitor"];
     server.command(&user).await?;
     assert_eq!(doctor(&guest, &all)?.status.code(), Some(1));
+    Ok(())
+}
+
+/// A server may close a MONITOR connection whose client reads too slowly, and so may an operator.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observation_that_ended_early_does_not_pass() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let folder = tempfile::tempdir()?;
+    let log = folder.path().join("monitor.log");
+    let mut lines = String::new();
+    for i in 0..20 {
+        for (at, client, command) in [(1, 1, "GET"), (2, 2, "INCR"), (3, 1, "INCR")] {
+            lines +=
+                &format!("17000000{i:02}.{at} [0 10.0.0.{client}:5] \"{command}\" \"rate:7\"\n");
+        }
+    }
+    std::fs::write(&log, lines)?;
+    let before = doctor(&log.display().to_string(), &["--json"])?;
+    assert!(text(&before.stdout).contains("check-then-increment"));
+    let file = folder.path().join("before.jsonl");
+    std::fs::write(&file, &before.stdout)?;
+    let path = file.display().to_string();
+    for closed in [false, true] {
+        let time = if closed { "600s" } else { "50ms" };
+        let child = redstart(&[
+            "doctor",
+            "--url",
+            &server.url(),
+            "--observe",
+            time,
+            "--patience",
+            "60s",
+            "--fail-on",
+            "low",
+            "--baseline",
+            &path,
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+        if closed {
+            let wait = Duration::from_secs(120);
+            redstart_testkit::wait_until("MONITOR to run", wait, async || {
+                let clients: String = server.query(&["CLIENT", "LIST"]).await.ok()?;
+                let line = clients.lines().find(|line| line.contains("cmd=monitor"))?;
+                let id = line.split(' ').find_map(|pair| pair.strip_prefix("id="))?;
+                server.command(&["CLIENT", "KILL", "ID", id]).await.ok()?;
+                Some(())
+            })
+            .await?;
+        }
+        let output = tokio::task::spawn_blocking(move || child.wait_with_output()).await??;
+        let (shown, errors) = (text(&output.stdout), text(&output.stderr));
+        let (code, gone) = if closed { (5, "0 gone") } else { (0, "1 gone") };
+        assert_eq!(output.status.code(), Some(code), "{shown}{errors}");
+        assert!(shown.contains(gone), "{shown}");
+        assert_eq!(shown.contains("closed the connection"), closed, "{shown}");
+    }
     Ok(())
 }
 

@@ -36,8 +36,10 @@ impl Default for Limits {
 pub(crate) struct Budget {
     /// Names that are walked, over all nodes.
     pub(crate) names: u64,
-    /// How long the walk may take, and the look at streams.
+    /// How long each of these may take: the walk, the look at keys, the look at streams, the second look at keys.
     pub(crate) walk: Duration,
+    /// How long libraries may be recognised.
+    pub(crate) recognise: Duration,
     /// The time between the two looks.
     pub(crate) gap: Duration,
     /// How long MONITOR runs.
@@ -55,6 +57,7 @@ impl Default for Budget {
         Self {
             names: 1_000_000,
             walk: Duration::from_secs(60),
+            recognise: Duration::from_secs(15),
             gap: Duration::from_secs(2),
             observe: Duration::from_secs(10),
             lines: 5_000_000,

@@ -98,7 +98,8 @@ impl DoctorBuilder {
         self
     }
 
-    /// How long the walk over the names may take, and as long again the look at streams: a minute unless set.
+    /// How long the walk over the names may take, and as long again each of the look at keys, the look at streams and the second
+    /// look at keys: a minute unless set.
     pub fn walk(mut self, time: Duration) -> Self {
         self.budget.walk = time;
         self
@@ -200,6 +201,8 @@ impl Doctor {
                 run.cost.add(&log.cost);
                 run.blinds = log.blinds;
                 run.facts.trace = Some(log.trace);
+                run.lost = !log.whole;
+                run.facts.partial = run.lost;
                 run.facts.fold();
                 run.observed = true;
             }
@@ -341,7 +344,7 @@ struct Run {
     live: bool,
     /// The keys are those of a file.
     file: bool,
-    /// A server could not be reached, or its connection was lost on the way.
+    /// A server could not be reached, its connection was lost on the way, or its commands were not observed to the end.
     lost: bool,
 }
 
@@ -428,10 +431,13 @@ impl Run {
             .await;
             self.facts.seen = found.seen;
             self.facts.keys = found.keys;
+            within(&mut nodes, Some(budget.walk));
             self.facts.groups =
                 collect::keys::look(&mut nodes, &found, progress, &mut self.blinds).await;
+            within(&mut nodes, None);
             progress.step("recognising libraries", 0, 1);
-            self.recognise(&mut nodes, &readers, &slots, &found).await;
+            self.recognise(&mut nodes, &readers, &slots, &found, budget)
+                .await;
             suspects = collect::library::look(
                 &mut nodes,
                 &mut self.facts.libraries,
@@ -485,14 +491,10 @@ impl Run {
             progress.sleep("waiting for the second look", left).await;
             // The wait asks nothing of anybody.
             meter.read(&nodes, &self.cost);
-            collect::keys::look_again(
-                &mut nodes,
-                &mut self.facts.groups,
-                &places,
-                progress,
-                &mut self.blinds,
-            )
-            .await;
+            within(&mut nodes, Some(budget.walk));
+            let groups = &mut self.facts.groups;
+            collect::keys::look_again(&mut nodes, groups, &places, &mut self.blinds).await;
+            within(&mut nodes, None);
             collect::library::look_again(&mut nodes, &mut self.facts.libraries, &suspects).await;
             for (facts, (index, name)) in self.facts.streams.iter_mut().zip(&streams) {
                 collect::stream::look_again(&mut nodes[*index], name, facts).await;
@@ -534,17 +536,17 @@ impl Run {
         readers: &[usize],
         slots: &node::Slots,
         found: &collect::keys::Names,
+        budget: &Budget,
     ) {
         let libraries = &mut self.facts.libraries;
         libraries.suspect_all(found.signs.libraries());
-        let (names, hints) = (found.some(), found.signs.hints());
         let blinds = &mut self.blinds;
         let recognition = collect::recognition::recognise(
             nodes,
             readers,
             slots,
-            names,
-            hints,
+            found,
+            budget.recognise,
             &mut self.asked,
             blinds,
         )
@@ -568,10 +570,7 @@ impl Run {
         budget: &Budget,
         now: u64,
     ) -> Vec<(usize, Vec<u8>)> {
-        let until = Instant::now() + budget.walk;
-        for node in nodes.iter_mut() {
-            node.wire.until = Some(until);
-        }
+        within(nodes, Some(budget.walk));
         // Those of the sample first: it has some of every pattern.
         let first = readers.first().copied().unwrap_or(0);
         let mut found = streams_of_sample(&self.facts.groups, places, first);
@@ -624,9 +623,7 @@ impl Run {
                 kept.push((index, name));
             }
         }
-        for node in nodes {
-            node.wire.until = None;
-        }
+        within(nodes, None);
         kept
     }
 
@@ -674,6 +671,18 @@ impl Run {
                 format!(
                     "{} commands were on keys beyond those that are followed",
                     count(trace.unfollowed)
+                ),
+            );
+        }
+        if let Some(trace) = &self.facts.trace
+            && trace.unfollowed_clients > 0
+        {
+            self.blinds.note(
+                "connections",
+                format!(
+                    "{} commands were of connections beyond the first {}, and were not followed; observe for a shorter time",
+                    count(trace.unfollowed_clients),
+                    count(trace.connections() as u64)
                 ),
             );
         }
@@ -850,6 +859,14 @@ fn streams_of_sample(groups: &[Group], places: &Places, first: usize) -> Vec<(us
             (at, fact.name.clone())
         })
         .collect()
+}
+
+/// Gives the part that begins so much time, or takes the end of the last one away.
+fn within(nodes: &mut [node::Node], time: Option<Duration>) {
+    let until = time.and_then(|time| Instant::now().checked_add(time));
+    for node in nodes {
+        node.wire.until = until;
+    }
 }
 
 /// The master of a node's shard, if it can be asked.

@@ -41,14 +41,16 @@
 //!   lists of very many clients, groups or consumers are not asked for. How large the entries of a stream are is only known
 //!   from its first and its last one, which come with `XINFO STREAM`: that takes the server about 0.2 ms per megabyte of the two.
 //! - A server keeps little for MONITOR: it is asked ten times a second how much that is, and the observation ends at 32 MB,
-//!   or when what is read is a second old. A server before version 6.2 does not say it; the age decides there.
+//!   or when what is read is a second old. A server before version 6.2 does not say it; the age decides there. A server that does
+//!   not answer delays neither the reading of the others nor the questions to them.
 //! - Every command is counted in the report. Names and samples are read from replicas where there are any that follow their
 //!   master; a server that has `CLIENT NO-TOUCH` keeps the idle times of its keys.
 //! - The keys of a recognised library get no general findings. A name alone recognises nothing: findings about keys that are
 //!   only named like a library's are reported, with a confidence too low to fail a run.
 //! - No value leaves the server's data: values are looked at for their form, compared by hash, and not kept.
 //! - Names are printed without control characters.
-//! - What could not be seen is part of the report.
+//! - What could not be seen is part of the report. An observation that ended early, on one server too, is not complete:
+//!   [`Report::is_complete`] is false, and nothing counts as gone since a baseline.
 //!
 //! # Limits
 //!
@@ -62,7 +64,8 @@
 //!
 //! Because of the rests, about 3,000 names are walked per second: 200,000 in the minute that the walk has by default. Of a
 //! larger database that is a sample, taken at random places, and on a Cluster at random slots of every shard; `walk` gives it
-//! more time, and `share` more of the server's. The report says how many of the names were seen. A line whose round trips vary
+//! more time, and `share` more of the server's. The report says how many of the names were seen. The look at keys, the look at
+//! streams and the second look at keys have as much time each, and the report says how far they came. A line whose round trips vary
 //! by milliseconds looks like a busy server, and the walk is slower over it. After one command alone a rest is at most 5 ms, and
 //! after a step of a walk 25 ms, however long it took. MONITOR is no command of that kind: what it costs grows with the traffic,
 //! and a server that is at its limit loses part of its throughput to it as long as it runs.
@@ -77,7 +80,7 @@
 //! machine does on its own; `REDSTART_SCALE_DOCTOR_LIVE_KEYS` and `REDSTART_SCALE_DOCTOR_LIVE_ROUNDS` make it larger.
 //!
 //! Of very many queues, processes or channels some are looked at, and the report says so. The commands of 50,000 keys are
-//! followed, and of 10,000 channels; with very many clients at work on each key at once, fewer of a key's open reads.
+//! followed, those of the first 50,000 connections, and those of 10,000 channels; with very many clients at work on each key at once, fewer of a key's open reads.
 //!
 //! No other tool is compared with: redis-doctor, the nearest one on PyPI, cannot be had from there any more.
 

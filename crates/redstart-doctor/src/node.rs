@@ -53,6 +53,12 @@ impl Nodes {
 pub(crate) struct Slots(Vec<(u16, u16, usize)>);
 
 impl Slots {
+    /// Those of a Cluster of one shard.
+    #[cfg(test)]
+    pub(crate) fn of_one(last: u16) -> Self {
+        Self(vec![(0, last, 0)])
+    }
+
     /// The shard of a key, on a Cluster.
     pub(crate) fn shard(&self, key: &[u8]) -> Option<usize> {
         let slot = slot(key);
@@ -62,13 +68,18 @@ impl Slots {
             .map(|(.., shard)| *shard)
     }
 
-    /// Any slot of a shard, on a Cluster.
-    pub(crate) fn any(&self, of: usize) -> Option<u16> {
+    /// Whether a shard has slots: not without a Cluster.
+    pub(crate) fn any_of(&self, shard: usize) -> bool {
+        self.0.iter().any(|(.., of)| *of == shard)
+    }
+
+    /// The slot of a shard at this part of all that it has, from 0 to 1.
+    pub(crate) fn at(&self, of: usize, part: f64) -> Option<u16> {
         let own = || self.0.iter().filter(|(.., shard)| *shard == of);
         let all: u32 = own()
             .map(|(first, last, _)| u32::from(last - first) + 1)
             .sum();
-        let mut at = (all > 0).then(|| rand::random_range(0..all))?;
+        let mut at = ((f64::from(all) * part) as u32).min(all.checked_sub(1)?);
         for (first, last, _) in own() {
             let count = u32::from(last - first) + 1;
             match u16::try_from(at) {

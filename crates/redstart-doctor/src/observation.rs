@@ -204,7 +204,7 @@ impl NodeFacts {
 }
 
 /// Types of Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     #[default]
     String,

@@ -39,7 +39,7 @@ pub struct Report {
     pub took: Duration,
     /// It was ended before it was done.
     pub interrupted: bool,
-    /// A server could not be asked to the end, or the run was ended: what is not in the report may be there all the same.
+    /// A server could not be asked or observed to the end, or the run was ended: what is not in the report may be there all the same.
     pub partial: bool,
     /// The names of keys, streams and channels are hidden.
     pub redacted: bool,
@@ -158,8 +158,8 @@ impl Report {
         self.sure().any(|finding| finding.severity >= from)
     }
 
-    /// Whether all that was asked for was looked at: all stages ran, and all servers were asked to the end. Otherwise what is not
-    /// in the report may be there all the same.
+    /// Whether all that was asked for was looked at: all stages ran, and all servers were asked and observed to the end. Otherwise
+    /// what is not in the report may be there all the same.
     pub fn is_complete(&self) -> bool {
         !self.partial && self.stages.iter().all(|stage| stage.ran || !stage.asked)
     }

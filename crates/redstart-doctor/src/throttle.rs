@@ -7,6 +7,7 @@
 //!
 //! The server's work is what a round trip took beyond the shortest one, which is the line's. A busy machine makes single round
 //! trips longer, and the line may as well; the steps of a walk are alike, so the shortest of the last few tells what they take.
+//! Batches are alike whose dearest commands are.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,6 +28,8 @@ const LONGEST_SINGLE: Duration = Duration::from_millis(5);
 /// What the server does at least: to read and answer a batch, and each command of it.
 const BATCH: Duration = Duration::from_micros(12);
 const COMMAND: Duration = Duration::from_micros(1);
+/// Commands that take much longer than others in the same batch.
+const DEAR: [&[u8]; 2] = [b"MEMORY", b"XINFO"];
 /// Batches of a kind that are compared.
 const ALIKE: usize = 16;
 
@@ -36,7 +39,7 @@ pub(crate) struct Throttle {
     pub(crate) share: u8,
     /// The shortest round trip.
     line: Option<Duration>,
-    /// What the last batches of each kind took: by the first command, of those that come in numbers.
+    /// What the last batches of each kind took: by the dearest command, of those that come in numbers.
     last: BTreeMap<Vec<u8>, VecDeque<Duration>>,
     /// When the next batch may leave.
     until: Option<Instant>,
@@ -70,11 +73,10 @@ impl Throttle {
         let line = self.line.map_or(took, |line| line.min(took));
         self.line = Some(line);
         let (mut took, mut longest) = (took, LONGEST_SINGLE);
-        let name = batch.first().and_then(|words| words.first());
-        if let Some(name) = name
-            && (batch.len() > 1 || name.eq_ignore_ascii_case(b"SCAN"))
+        if let Some(name) = dearest(batch)
+            && (batch.len() > 1 || name == b"SCAN")
         {
-            let last = self.last.entry(name.to_ascii_uppercase()).or_default();
+            let last = self.last.entry(name).or_default();
             if last.len() == ALIKE {
                 last.pop_front();
             }
@@ -86,6 +88,19 @@ impl Throttle {
         let work = took.saturating_sub(line).max(least);
         let share = u32::from(self.share.clamp(1, 100));
         (work * (100 - share) / share).min(longest)
+    }
+}
+
+/// The command that tells what a batch takes: one of those that take long if there is one, otherwise the first.
+fn dearest(batch: &[Words]) -> Option<Vec<u8>> {
+    let mut names = batch
+        .iter()
+        .filter_map(|words| Some(words.first()?.to_ascii_uppercase()));
+    let first = names.next()?;
+    let is_dear = |name: &Vec<u8>| DEAR.contains(&name.as_slice());
+    match is_dear(&first) {
+        true => Some(first),
+        false => Some(names.find(is_dear).unwrap_or(first)),
     }
 }
 
@@ -119,6 +134,18 @@ mod tests {
             };
             assert_eq!(throttle.rest(&ping, micros(80)), micros(rest));
         }
+    }
+
+    #[test]
+    fn a_batch_is_judged_by_its_dearest_command() {
+        let mut throttle = Throttle::default();
+        throttle.rest(&[words!["PING"]], micros(50));
+        let head = words!["GETRANGE", "k", "0", "127"];
+        let strings = [head.clone(), head.clone()];
+        let with_a_hash = [head, words!["MEMORY", "USAGE", "h"]];
+        assert_eq!(throttle.rest(&strings, micros(70)), micros(99 * 20));
+        assert_eq!(throttle.rest(&with_a_hash, micros(250)), micros(99 * 200));
+        assert_eq!(throttle.rest(&strings, micros(250)), micros(99 * 20));
     }
 
     #[test]

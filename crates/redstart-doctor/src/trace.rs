@@ -79,8 +79,9 @@ pub(crate) struct Trace {
     /// Commands of scripts are not among them.
     pub(crate) commands: BTreeMap<String, u64>,
     pub(crate) keys: HashMap<(u32, Vec<u8>), KeyTrace>,
-    /// Commands on keys that were not followed.
+    /// Commands on keys that were not followed, and commands of connections that were not.
     pub(crate) unfollowed: u64,
+    pub(crate) unfollowed_clients: u64,
     /// Memory of reads and writes that are open, and commands for which there was little of it.
     held: usize,
     pub(crate) crowded: u64,
@@ -152,7 +153,10 @@ impl Trace {
             },
             false => match self.client(line, &name) {
                 Some(who) => who,
-                None => return,
+                None => {
+                    self.unfollowed_clients += 1;
+                    return;
+                }
             },
         };
         if name == "EVALSHA" {
@@ -644,6 +648,20 @@ pub(crate) mod tests {
         }
         assert_eq!(seen.keys.len(), KEYS);
         assert_eq!(seen.unfollowed, 1000);
+    }
+
+    #[test]
+    fn commands_of_connections_beyond_the_limit_are_counted() {
+        let mut seen = Trace::default();
+        for client in 0..CLIENTS + 10 {
+            seen.feed(format!(r#"1.0 [0 c:{client}] "GET" "k""#).as_bytes());
+        }
+        // A race of two that are not followed is not seen.
+        for (client, command) in [("x", "GET"), ("y", "INCR"), ("x", "INCR")] {
+            seen.feed(format!(r#"2.0 [0 {client}:1] "{command}" "n""#).as_bytes());
+        }
+        assert_eq!(seen.connections(), CLIENTS);
+        assert_eq!(seen.unfollowed_clients, 13);
     }
 
     /// Clients that read, each of them many keys, and others that write them.

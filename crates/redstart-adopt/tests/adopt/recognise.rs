@@ -420,6 +420,10 @@ async fn a_rare_library_is_found_by_the_names_of_its_keys() -> Result<()> {
     assert!(recognition.complete);
     let some = recognise(&store, &Budget::default().keys(500).matching("other:*")).await?;
     assert!(!some.complete && some.sampled == 500, "{}", some.sampled);
+    // Nor is it complete if there were fewer looks than keys to look at.
+    record(&store, "SET bull:mail:id 1").await?;
+    let budget = Budget::default().keys(500).looks(2).matching("bull:*");
+    assert!(!recognise(&store, &budget).await?.complete);
     // Without time for it, it is not said that all keys were seen.
     let hasty = Budget::default().matching("bull:*").time(Duration::ZERO);
     assert!(!recognise(&store, &hasty).await?.complete);

@@ -1,7 +1,11 @@
 //! The sampled stage: names by SCAN, some keys of every pattern looked at twice.
 //!
-//! The names are walked in small steps with rests in between, from a random place if there are more than the budget
+//! The names are walked in small steps with rests in between, from random places if there are more than the budget
 //! allows. Of each key pattern a few are looked at, so that a single queue is seen among a million cache entries.
+//!
+//! SCAN returns the names of one server in the order of their hashes: any stretch of them is a sample, if it begins at a random
+//! place. Servers that keep the names of a Cluster by slot return them slot by slot, and a hash tag is in one slot only. There
+//! a walk that does not have the time for all names is made of short runs that begin at slots all over the shard.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,6 +39,12 @@ const STEP_OF_FILE: usize = 100;
 /// About how long a step takes, and how long its rest is where one percent of the server's time is taken.
 const PACE: Duration = Duration::from_micros(1200);
 const REST: Duration = Duration::from_micros(1800);
+/// Of a walk over a part of a Cluster's names: how many runs there are at least where it has steps for that, and how long one is
+/// at most.
+const RUNS: u64 = 32;
+const LONGEST_RUN: u64 = 20;
+/// Names after which the pace of a walk over all of them is known. Steps do not tell it: after deletions most of them may be empty.
+const PACED: u64 = 50;
 /// Ends of the names that are met before there are taken to be none.
 const ENDS: u32 = 8;
 /// Commands that are asked for at a time.
@@ -71,8 +81,11 @@ struct Sample {
 }
 
 impl Sample {
-    /// Every name has the same chance to be kept, while there is room. `false` if there is none.
+    /// Every name has the same chance to be kept, while there is room. `false` if there is none. A walk may meet a name twice.
     fn see(&mut self, node: usize, name: Vec<u8>, bytes: &mut usize) -> bool {
+        if self.names.iter().any(|(_, known)| *known == name) {
+            return true;
+        }
         self.seen += 1;
         let place = if self.names.len() < PER_PATTERN {
             None
@@ -127,34 +140,58 @@ impl Names {
         }
     }
 
-    /// Names that differ in one word only are one pattern.
+    /// Names that differ in one word only are one pattern. Each of its names has the same chance to be kept, whichever of the
+    /// narrower patterns it is from.
     fn merge(&mut self) {
         let all: Vec<String> = self.patterns.keys().cloned().collect();
         let merged = pattern::merge(&all);
-        let mut broader: BTreeMap<String, Sample> = BTreeMap::new();
+        let mut pools: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
         for (pattern, sample) in std::mem::take(&mut self.patterns) {
-            let into = broader
-                .entry(merged.get(&pattern).cloned().unwrap_or(pattern))
-                .or_default();
-            into.seen += sample.seen;
-            for name in sample.names {
-                if into.names.len() < PER_PATTERN {
-                    into.names.push(name);
-                }
-            }
+            let into = merged.get(&pattern).cloned().unwrap_or(pattern);
+            pools.entry(into).or_default().push(sample);
         }
-        self.patterns = broader;
+        let pooled = pools
+            .into_iter()
+            .map(|(pattern, pool)| (pattern, pooled(pool)));
+        self.patterns = pooled.collect();
     }
 
-    /// Some names of each pattern, for recognition.
+    /// Some names of each pattern, for recognition; of very many patterns, those of some.
     pub(crate) fn some(&self) -> Vec<Vec<u8>> {
         let each = (RECOGNISED / self.patterns.len().max(1)).clamp(1, PER_PATTERN);
-        let samples = self.patterns.values();
-        samples
-            .flat_map(|sample| sample.names.iter().take(each))
+        let samples: Vec<&Sample> = self.patterns.values().collect();
+        let few = samples.len().min(RECOGNISED);
+        let mut chosen = rand::seq::index::sample(&mut rand::rng(), samples.len(), few).into_vec();
+        chosen.sort_unstable();
+        chosen
+            .into_iter()
+            .flat_map(|at| samples[at].names.iter().take(each))
             .map(|(_, name)| name.clone())
             .take(RECOGNISED)
             .collect()
+    }
+}
+
+/// One sample of several: a kept name stands for as many as its sample saw for each that it kept.
+fn pooled(mut pool: Vec<Sample>) -> Sample {
+    if pool.len() == 1
+        && let Some(only) = pool.pop()
+    {
+        return only;
+    }
+    let seen = pool.iter().map(|sample| sample.seen).sum();
+    let mut drawn = Vec::new();
+    for sample in pool {
+        let weight = sample.seen as f64 / sample.names.len().max(1) as f64;
+        // The largest of these are a random choice by weight (Efraimidis and Spirakis).
+        let names = sample.names.into_iter();
+        drawn.extend(names.map(|name| (rand::random::<f64>().powf(1.0 / weight), name)));
+    }
+    drawn.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    drawn.truncate(PER_PATTERN);
+    Sample {
+        seen,
+        names: drawn.into_iter().map(|(_, name)| name).collect(),
     }
 }
 
@@ -184,13 +221,15 @@ pub(crate) async fn names(
         let now = Instant::now();
         let nodes_left = u32::try_from(which.len() - done).unwrap_or(u32::MAX);
         let time = end.saturating_duration_since(now) / nodes_left;
+        let fits = share.min(fits(node, time));
         let walk = Walk {
             index,
             keys,
-            share,
+            limit: share.min(keys),
             deadline: now + time,
-            whole: keys <= share.min(fits(node, time)),
-            sparse: keys / 4 > share.min(fits(node, time)),
+            whole: keys <= fits,
+            sparse: keys / 4 > fits,
+            places: Places::new(),
         };
         walk.run(node, slots, &mut names, progress, blinds).await;
         if progress.is_stopped() {
@@ -216,31 +255,38 @@ fn fits(node: &Node, time: Duration) -> u64 {
 struct Walk {
     index: usize,
     keys: u64,
-    share: u64,
+    /// Names that are walked at most.
+    limit: u64,
     deadline: Instant,
     /// All names are to be walked.
     whole: bool,
     /// So few of them that each step begins at another place.
     sparse: bool,
+    places: Places,
 }
 
 impl Walk {
     async fn run(
-        &self,
+        mut self,
         node: &mut Node,
         slots: &Slots,
         names: &mut Names,
         progress: &Progress,
         blinds: &mut Blinds,
     ) {
-        let limit = self.share.min(self.keys);
-        let step = match node.at {
+        let size = match node.at {
             Some(_) => STEP,
             None => STEP_OF_FILE,
         };
-        let step = step.to_string();
-        let mut cursor = if self.whole { 0 } else { anywhere(node, slots) };
+        let step = size.to_string();
+        let begun = Instant::now();
+        let mut cursor = match self.whole {
+            true => 0,
+            false => self.places.next(node, slots),
+        };
         let (mut seen, mut ends) = (0, 0);
+        // Steps so far, and those until the next run begins.
+        let (mut steps, mut left_of_run) = (0, 0);
         let mut answered = false;
         loop {
             let answer = node
@@ -262,26 +308,46 @@ impl Walk {
                 seen += 1;
                 names.see(self.index, name, blinds);
             }
-            progress.walked(names.seen, limit);
+            steps += 1;
+            progress.walked(names.seen, self.limit);
             ends += u32::from(next == 0);
             // A place behind the last name is an end too; after some of those there are no names.
             if next == 0 && (self.whole || (seen == 0 && ends > ENDS)) {
                 break;
             }
-            if !self.whole && seen >= limit {
+            if !self.whole && seen >= self.limit {
                 break;
             }
-            if Instant::now() > self.deadline || progress.is_stopped() {
+            let now = Instant::now();
+            if now > self.deadline || progress.is_stopped() {
                 blinds.note(
                     format!("names on {}", node.address),
                     format!("{seen} of {} were walked in the time there was", self.keys),
                 );
                 break;
             }
-            cursor = if self.sparse {
-                anywhere(node, slots)
-            } else {
-                next
+            // How many more steps there is time for, at the pace so far.
+            let pace = (now - begun).as_secs_f64() / steps as f64;
+            let time = (self.deadline - now).as_secs_f64() / pace.max(1e-9);
+            if self.whole && self.is_too_slow(seen, steps, time) {
+                self.whole = false;
+                self.sparse = self.keys / 4 > seen + time as u64 * size as u64;
+                cursor = self.places.next(node, slots);
+                continue;
+            }
+            left_of_run = u64::saturating_sub(left_of_run, 1);
+            let jumps = self.sparse || (!self.whole && slots.any_of(node.shard));
+            cursor = match jumps && left_of_run == 0 {
+                true => {
+                    let names = self.limit.saturating_sub(seen) / size as u64;
+                    let runs = names.min(time as u64) / RUNS;
+                    left_of_run = match self.sparse {
+                        true => 1,
+                        false => runs.clamp(1, LONGEST_RUN),
+                    };
+                    self.places.next(node, slots)
+                }
+                false => next,
             };
         }
         if !self.whole {
@@ -294,14 +360,33 @@ impl Walk {
             );
         }
     }
+
+    /// Whether a walk over all names will not come to its end, because the line or the server is slower than was expected. It
+    /// begins at the first name: to go on would show the same part of the names in every examination. After half of them it goes
+    /// on.
+    fn is_too_slow(&self, seen: u64, steps: u64, time: f64) -> bool {
+        let each = seen as f64 / steps as f64;
+        seen >= PACED && seen * 2 < self.keys && time * each < (self.keys - seen) as f64
+    }
 }
 
-/// Any place among the names of a node. Servers that keep the names of a Cluster by slot have the slot in the lowest bits.
-fn anywhere(node: &Node, slots: &Slots) -> u64 {
-    let place = u64::from(rand::random::<u32>());
-    match slots.any(node.shard) {
-        Some(slot) => place << 14 | u64::from(slot),
-        None => place,
+/// Places among the names of a node that are far from one another, in an order that no two examinations share.
+struct Places(f64);
+
+impl Places {
+    fn new() -> Self {
+        Self(rand::random())
+    }
+
+    /// The next one. Servers that keep the names of a Cluster by slot have the slot in the lowest bits.
+    fn next(&mut self, node: &Node, slots: &Slots) -> u64 {
+        // The golden ratio: of any number of consecutive places no two are close together.
+        self.0 = (self.0 + 0.618_033_988_749_894_9).fract();
+        let place = u64::from(rand::random::<u32>());
+        match slots.at(node.shard, self.0) {
+            Some(slot) => place << 14 | u64::from(slot),
+            None => place,
+        }
     }
 }
 
@@ -315,55 +400,71 @@ fn scanned(value: Value) -> Option<(u64, Vec<Vec<u8>>)> {
     Some((cursor.parse().ok()?, names))
 }
 
-/// Looks at a few keys of each pattern.
+/// Looks at a few keys of each pattern, from a random pattern on. The wires of the nodes say how long.
 pub(crate) async fn look(
     nodes: &mut [Node],
     names: &Names,
     progress: &Progress,
     blinds: &mut Blinds,
 ) -> Vec<Group> {
-    let mut groups = Vec::new();
     let per_pattern = match names.patterns.len() {
         0..800 => PER_PATTERN,
         800..4000 => 6,
         _ => 2,
     };
-    let all = names.patterns.len() as u64;
-    for (done, (pattern, sample)) in names.patterns.iter().enumerate() {
-        progress.looked(done as u64, all);
-        if progress.is_stopped() {
+    let patterns: Vec<(&String, &Sample)> = names.patterns.iter().collect();
+    let all = patterns.len();
+    let first = rand::random_range(0..all.max(1));
+    let mut facts: BTreeMap<(usize, Kind), Vec<KeyFact>> = BTreeMap::new();
+    let mut done = 0;
+    while done < all {
+        progress.looked(done as u64, all as u64);
+        if nodes.iter().any(|node| node.wire.is_ended()) {
             blinds.note(
                 "keys",
-                format!("{done} of {all} patterns were looked at before the end"),
+                format!("{done} of {all} patterns were looked at in the time there was"),
             );
             break;
         }
-        let mut by_kind: HashMap<Kind, Vec<KeyFact>> = HashMap::new();
-        let chosen = &sample.names[..sample.names.len().min(per_pattern)];
+        // As many patterns as are asked about at a time.
+        let mut chosen = Vec::new();
+        while done < all {
+            let at = (first + done) % all;
+            let some = patterns[at].1.names.iter().take(per_pattern);
+            if !chosen.is_empty() && chosen.len() + some.len() > BATCH / 4 {
+                break;
+            }
+            chosen.extend(some.map(|name| (at, name)));
+            done += 1;
+        }
         for (index, node) in nodes.iter_mut().enumerate() {
-            let own: Vec<&[u8]> = chosen
-                .iter()
-                .filter(|(at, _)| *at == index)
-                .map(|(_, name)| name.as_slice())
-                .collect();
+            let own = chosen.iter().filter(|(_, (at, _))| *at == index);
+            let own: Vec<(usize, &[u8])> =
+                own.map(|(of, (_, name))| (*of, name.as_slice())).collect();
             for chunk in own.chunks(BATCH / 4) {
-                for fact in keys(node, chunk, blinds).await {
-                    by_kind.entry(fact.kind).or_default().push(fact);
+                let of: HashMap<&[u8], usize> =
+                    chunk.iter().map(|(of, name)| (*name, *of)).collect();
+                let asked: Vec<&[u8]> = chunk.iter().map(|(_, name)| *name).collect();
+                for fact in keys(node, &asked, blinds).await {
+                    if let Some(of) = of.get(fact.name.as_slice()) {
+                        facts.entry((*of, fact.kind)).or_default().push(fact);
+                    }
                 }
             }
         }
-        let looked: usize = by_kind.values().map(Vec::len).sum();
-        for (kind, facts) in by_kind {
-            groups.push(Group {
-                pattern: pattern.clone(),
-                kind,
-                seen: sample.seen * facts.len() as u64 / looked.max(1) as u64,
-                facts,
-                ..Group::default()
-            });
-        }
     }
-    groups
+    let mut looked: HashMap<usize, u64> = HashMap::new();
+    for ((of, _), facts) in &facts {
+        *looked.entry(*of).or_default() += facts.len() as u64;
+    }
+    let group = |((of, kind), facts): ((usize, Kind), Vec<KeyFact>)| Group {
+        pattern: patterns[of].0.clone(),
+        kind,
+        seen: patterns[of].1.seen * facts.len() as u64 / looked[&of].max(1),
+        facts,
+        ..Group::default()
+    };
+    facts.into_iter().map(group).collect()
 }
 
 /// Looks at keys of live traffic that the sample did not have, because they were made meanwhile.
@@ -548,50 +649,56 @@ fn score(answer: Answer) -> Option<f64> {
     std::str::from_utf8(parts.get(1)?).ok()?.parse().ok()
 }
 
-/// The second look at every key that was looked at.
+/// The second look at every key that was looked at. The wires of the nodes say how long.
 pub(crate) async fn look_again(
     nodes: &mut [Node],
     groups: &mut [Group],
     of: &HashMap<Vec<u8>, usize>,
-    progress: &Progress,
     blinds: &mut Blinds,
 ) {
-    for group in groups {
-        for chunk in group.facts.chunks_mut(BATCH / 2) {
-            if progress.is_stopped() {
-                blinds.note("second look", "ended before every key was looked at again");
-                return;
+    let mut facts: Vec<&mut KeyFact> = groups
+        .iter_mut()
+        .flat_map(|group| &mut group.facts)
+        .collect();
+    let all = facts.len();
+    for (done, chunk) in facts.chunks_mut(BATCH / 2).enumerate() {
+        if nodes.iter().any(|node| node.wire.is_ended()) {
+            let done = done * (BATCH / 2);
+            blinds.note(
+                "second look",
+                format!("{done} of {all} keys were looked at again in the time there was"),
+            );
+            return;
+        }
+        for (index, node) in nodes.iter_mut().enumerate() {
+            let own = |fact: &KeyFact| of.get(&fact.name).copied().unwrap_or(0) == index;
+            let mut commands = Vec::new();
+            for fact in chunk.iter().filter(|fact| own(fact)) {
+                commands.extend([
+                    words!["PTTL", fact.name],
+                    size_command(fact.kind, &fact.name),
+                ]);
+                if is_number(fact) {
+                    commands.push(words!["GETRANGE", fact.name, "0", PREFIX]);
+                }
             }
-            for (index, node) in nodes.iter_mut().enumerate() {
-                let own = |fact: &KeyFact| of.get(&fact.name).copied().unwrap_or(0) == index;
-                let mut commands = Vec::new();
-                for fact in chunk.iter().filter(|fact| own(fact)) {
-                    commands.extend([
-                        words!["PTTL", fact.name],
-                        size_command(fact.kind, &fact.name),
-                    ]);
-                    if is_number(fact) {
-                        commands.push(words!["GETRANGE", fact.name, "0", PREFIX]);
-                    }
-                }
-                if commands.is_empty() {
-                    continue;
-                }
-                let Some(answers) = ask(node, commands, "second look", blinds).await else {
-                    continue;
+            if commands.is_empty() {
+                continue;
+            }
+            let Some(answers) = ask(node, commands, "second look", blinds).await else {
+                continue;
+            };
+            let mut answers = answers.iter();
+            for fact in chunk.iter_mut().filter(|fact| own(fact)) {
+                let (Some(ttl), Some(size)) = (answers.next(), answers.next()) else {
+                    break;
                 };
-                let mut answers = answers.iter();
-                for fact in chunk.iter_mut().filter(|fact| own(fact)) {
-                    let (Some(ttl), Some(size)) = (answers.next(), answers.next()) else {
-                        break;
-                    };
-                    fact.later = later(ttl, size);
-                    if is_number(fact)
-                        && let Some(Ok(Value::BulkString(number))) = answers.next()
-                        && let Some(later) = &mut fact.later
-                    {
-                        later.changed = fingerprint(number) != fact.fingerprint;
-                    }
+                fact.later = later(ttl, size);
+                if is_number(fact)
+                    && let Some(Ok(Value::BulkString(number))) = answers.next()
+                    && let Some(later) = &mut fact.later
+                {
+                    later.changed = fingerprint(number) != fact.fingerprint;
                 }
             }
         }
@@ -834,6 +941,193 @@ mod tests {
         let notes = blinds.finish();
         let told = |what: &str| notes.iter().any(|note| note.what.contains(what));
         assert!(told("long names") && told("4096"), "{notes:#?}");
+    }
+
+    /// A server of a Cluster that keeps its names by slot, ten in each: it answers SCAN, each time after this long, with those of
+    /// one slot. Its slots are `0..count`.
+    async fn by_slot(count: u64, delay: Duration) -> std::io::Result<Node> {
+        use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let address =
+            crate::target::Address::Tcp("127.0.0.1".to_owned(), listener.local_addr()?.port());
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await?;
+            let (requests, mut replies) = stream.into_split();
+            let mut lines = BufReader::new(requests).lines();
+            while let Some(head) = lines.next_line().await? {
+                let mut words = Vec::new();
+                for _ in 0..head[1..].parse::<usize>().unwrap_or(0) {
+                    lines.next_line().await?;
+                    words.extend(lines.next_line().await?);
+                }
+                let reply = match words[0].as_str() {
+                    "DBSIZE" => format!(":{}\r\n", count * 10),
+                    "SCAN" => {
+                        tokio::time::sleep(delay).await;
+                        let slot = words[1].parse::<u64>().unwrap_or(0) & 0x3fff;
+                        let next = (slot + 1) % count;
+                        let mut reply =
+                            format!("*2\r\n${}\r\n{next}\r\n*10\r\n", next.to_string().len());
+                        for i in 0..10 {
+                            let name = format!("slot:{slot}:{i}");
+                            reply += &format!("${}\r\n{name}\r\n", name.len());
+                        }
+                        reply
+                    }
+                    _ => "+OK\r\n".to_owned(),
+                };
+                replies.write_all(reply.as_bytes()).await?;
+            }
+            std::io::Result::Ok(())
+        });
+        let (access, patience) = (crate::target::Access::default(), Duration::from_secs(60));
+        let wire = crate::wire::Wire::connect(&address, &access, patience).await;
+        Ok(Node {
+            address: address.to_string(),
+            at: Some(address),
+            replica: false,
+            shard: 0,
+            wire: wire.map_err(|trouble| std::io::Error::other(trouble.to_string()))?,
+        })
+    }
+
+    /// The slots whose names a walk saw, in order.
+    async fn walked(
+        node: Node,
+        count: u16,
+        budget: &Budget,
+    ) -> (Vec<u64>, Vec<super::super::Blind>) {
+        let mut blinds = Blinds::default();
+        let slots = Slots::of_one(count - 1);
+        let progress = Progress::default();
+        let found = names(&mut [node], &[0], &slots, budget, &progress, &mut blinds).await;
+        let sample = &found.patterns["slot:*:*"];
+        let slot = |name: &[u8]| {
+            std::str::from_utf8(name)
+                .ok()?
+                .split(':')
+                .nth(1)?
+                .parse()
+                .ok()
+        };
+        let mut seen: Vec<u64> = sample
+            .names
+            .iter()
+            .filter_map(|(_, name)| slot(name))
+            .collect();
+        seen.sort_unstable();
+        (seen, blinds.finish())
+    }
+
+    fn is_all_over(seen: &[u64], count: u64) -> bool {
+        let third = |n: u64| {
+            seen.iter()
+                .any(|slot| (count * n / 3..count * (n + 1) / 3).contains(slot))
+        };
+        third(0) && third(1) && third(2)
+    }
+
+    #[tokio::test]
+    async fn half_of_the_names_of_a_cluster_are_of_slots_all_over_the_shard() -> std::io::Result<()>
+    {
+        for _ in 0..3 {
+            let budget = Budget {
+                names: 1500,
+                share: 100,
+                ..Budget::default()
+            };
+            let (seen, _) = walked(by_slot(300, Duration::ZERO).await?, 300, &budget).await;
+            assert!(is_all_over(&seen, 300), "{seen:?}");
+        }
+        Ok(())
+    }
+
+    /// On a line with which the walk would end after a sixth of the names, the first ones in each examination.
+    #[tokio::test]
+    async fn a_walk_that_is_slower_than_expected_is_of_slots_all_over_the_shard()
+    -> std::io::Result<()> {
+        let budget = Budget {
+            walk: Duration::from_secs(2),
+            share: 100,
+            ..Budget::default()
+        };
+        let (seen, told) =
+            walked(by_slot(300, Duration::from_millis(40)).await?, 300, &budget).await;
+        assert!(
+            told.iter()
+                .any(|note| note.why.contains("of 3000 were walked")),
+            "{told:?}"
+        );
+        assert!(is_all_over(&seen, 300), "{seen:?}");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_walk_with_time_for_all_names_sees_each_once() -> std::io::Result<()> {
+        let mut blinds = Blinds::default();
+        let (slots, progress) = (Slots::of_one(299), Progress::default());
+        let budget = Budget {
+            share: 100,
+            ..Budget::default()
+        };
+        let mut nodes = [by_slot(300, Duration::ZERO).await?];
+        let found = names(&mut nodes, &[0], &slots, &budget, &progress, &mut blinds).await;
+        assert_eq!((found.seen, found.keys), (3000, 3000));
+        assert!(blinds.finish().is_empty());
+        Ok(())
+    }
+
+    /// Each tenant has as many names, and one has ten times as many.
+    #[test]
+    fn of_merged_patterns_each_name_has_the_same_chance() {
+        let tenants: Vec<String> = (b'a'..=b'm')
+            .map(|c| format!("{}x", char::from(c)))
+            .collect();
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        const ROUNDS: u64 = 100;
+        for _ in 0..ROUNDS {
+            let (mut names, mut blinds) = (Names::default(), Blinds::default());
+            for (at, tenant) in tenants.iter().enumerate() {
+                let own = if at == 12 { 1_000 } else { 100 };
+                for i in 0..own {
+                    names.see(
+                        0,
+                        format!("app:{tenant}:cache:{i}").into_bytes(),
+                        &mut blinds,
+                    );
+                }
+            }
+            names.merge();
+            let sample = &names.patterns["app:*:cache:*"];
+            assert_eq!((sample.seen, sample.names.len()), (2_200, PER_PATTERN));
+            for (_, name) in &sample.names {
+                let name = String::from_utf8_lossy(name);
+                *counts
+                    .entry(name.split(':').nth(1).unwrap_or_default().to_owned())
+                    .or_default() += 1;
+            }
+        }
+        // 24 of 2,200 names in each round.
+        let all = ROUNDS as f64 * PER_PATTERN as f64;
+        for (at, tenant) in tenants.iter().enumerate() {
+            let expected = all * if at == 12 { 1000.0 } else { 100.0 } / 2200.0;
+            let count = counts.get(tenant).copied().unwrap_or(0) as f64;
+            // Six times the standard deviation.
+            assert!(
+                (count - expected).abs() < 6.0 * expected.sqrt(),
+                "{tenant}: {counts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_met_twice_is_kept_once() {
+        let (mut names, mut blinds) = (Names::default(), Blinds::default());
+        for _ in 0..3 {
+            names.see(0, b"jobs".to_vec(), &mut blinds);
+        }
+        assert_eq!(names.patterns["jobs"].names.len(), 1);
+        assert_eq!(names.patterns["jobs"].seen, 1);
     }
 
     #[test]

@@ -4,17 +4,21 @@
 //! observation of a server ends when a line that was read is more than a second old, when the bytes of one line come for
 //! longer than that, or when the server says on a second connection that it keeps more than 32 MB. It asks for that ten
 //! times a second.
+//!
+//! No server is waited for while another one keeps something: each has a task that opens its connection and reads it, and each is
+//! asked for what it keeps beside the others.
 
 use std::{
     io::BufRead as _,
     path::Path,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use futures_util::future::join_all;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::Blinds;
@@ -24,9 +28,9 @@ use crate::{
     error::{Error, Result},
     node::Node,
     progress::Progress,
-    target::Access,
+    target::{Access, Address},
     trace::Trace,
-    wire::{self, Answer, Monitor, Wire, words},
+    wire::{self, Answer, Monitor, Trouble, Wire, words},
 };
 
 /// Lines that wait to be folded in.
@@ -44,6 +48,7 @@ const ASKED: usize = 64;
 /// Why an observation ends early.
 const BEHIND: &str =
     "ended early: the traffic is faster than it can be read, and the server would have to keep it";
+const UNKNOWN: &str = "ended early: the server did not answer how much it keeps";
 
 /// Observes all masters.
 pub(crate) async fn observe(
@@ -54,52 +59,71 @@ pub(crate) async fn observe(
     cost: &mut Cost,
     blinds: &mut Blinds,
 ) -> Option<Observed> {
-    let (send, mut receive) = mpsc::channel::<Vec<Vec<u8>>>(QUEUE);
+    let (send, receive) = mpsc::channel::<Vec<Vec<u8>>>(QUEUE);
     let mut readers = Vec::new();
     let mut guards = Vec::new();
-    let mut whole = true;
-    for (index, node) in nodes.iter().enumerate().filter(|(_, node)| !node.replica) {
+    for node in nodes.iter_mut().filter(|node| !node.replica) {
         let Some(address) = node.at.clone() else {
             blinds.note("MONITOR", "the embedded engine has no MONITOR");
             continue;
         };
-        match open(&address, access, budget.patience).await {
-            Ok((monitor, id, ahead)) => {
-                let behind = Arc::new(AtomicBool::new(false));
-                if let Some(id) = id {
-                    guards.push((index, id, Arc::clone(&behind)));
-                }
-                let reader = Reader {
-                    monitor,
-                    ahead,
-                    behind,
-                    send: send.clone(),
-                    end: End {
-                        address: node.address.clone(),
-                        ..End::default()
-                    },
-                };
-                let (progress, limit) = (progress.clone(), budget.observe);
-                readers.push(tokio::spawn(
-                    async move { reader.run(limit, &progress).await },
-                ));
-            }
-            Err(trouble) => {
-                whole = false;
-                blinds.note(format!("MONITOR on {}", node.address), trouble);
-            }
-        }
+        let link = Arc::new(Link::default());
+        let reading = read(
+            address,
+            access.clone(),
+            budget.clone(),
+            Arc::clone(&link),
+            send.clone(),
+            progress.clone(),
+        );
+        readers.push((node.address.clone(), tokio::spawn(reading)));
+        guards.push(guard(node, access, budget.patience, progress, link));
     }
     drop(send);
-    if readers.is_empty() {
+    let folding = fold(receive, budget, progress);
+    let (mut observed, asked) = tokio::join!(folding, join_all(guards));
+    for own in asked {
+        cost.add(&own);
+    }
+    if !observed.whole {
+        let lines = observed.trace.lines;
+        blinds.note("MONITOR", format!("ended after {lines} commands"));
+    }
+    let mut opened = false;
+    for (address, reader) in readers {
+        let early = match reader.await {
+            Ok(Ok(end)) => {
+                opened = true;
+                cost.add(&end.cost);
+                end.early
+            }
+            Ok(Err(trouble)) => Some(trouble.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = early {
+            observed.whole = false;
+            blinds.note(format!("MONITOR on {address}"), why);
+        }
+    }
+    if !opened {
         return None;
     }
+    channels(nodes, &mut observed.trace, blinds).await;
+    Some(observed)
+}
+
+/// Folds lines until there are no more, or enough.
+async fn fold(
+    mut receive: mpsc::Receiver<Vec<Vec<u8>>>,
+    budget: &Budget,
+    progress: &Progress,
+) -> Observed {
     let mut trace = Trace::default();
     let begun = Instant::now();
-    let mut asked = Instant::now();
+    let mut told = begun;
     loop {
         match timeout(ASK, receive.recv()).await {
-            Ok(None) => break,
+            Ok(None) => return Observed { trace, whole: true },
             Ok(Some(lines)) => {
                 for line in &lines {
                     // Its `+` is gone.
@@ -108,45 +132,77 @@ pub(crate) async fn observe(
             }
             Err(_) => {}
         }
-        if asked.elapsed() >= ASK {
-            guard(nodes, &guards).await;
-            asked = Instant::now();
+        if told.elapsed() >= ASK {
+            told = Instant::now();
+            progress.step(
+                "observing commands",
+                begun.elapsed().as_millis() as u64,
+                budget.observe.as_millis() as u64,
+            );
         }
-        progress.step(
-            "observing commands",
-            begun.elapsed().as_millis() as u64,
-            budget.observe.as_millis() as u64,
-        );
         if trace.lines >= budget.lines {
-            blinds.note("MONITOR", format!("ended after {} commands", trace.lines));
-            break;
+            return Observed {
+                trace,
+                whole: false,
+            };
         }
     }
-    drop(receive);
-    for reader in readers {
-        if let Ok(end) = reader.await {
-            cost.add(&end.cost);
-            if let Some(why) = end.early {
-                blinds.note(format!("MONITOR on {}", end.address), why);
-            }
-        }
-    }
-    channels(nodes, &mut trace, blinds).await;
-    Some(Observed { trace, whole })
 }
 
-/// What was observed, and whether of all masters.
+/// What was observed, and whether of all masters to the end.
 pub(crate) struct Observed {
     pub(crate) trace: Trace,
     pub(crate) whole: bool,
 }
 
-/// A MONITOR connection, its id where the server tells it, and how far our clock is ahead of the server's.
+/// What the reader of a server and its guard tell each other.
+#[derive(Default)]
+struct Link {
+    /// The id of the MONITOR connection, where the server tells it; 0 until it does.
+    id: AtomicU64,
+    /// The server keeps too much for us, or does not say any more how much it keeps.
+    behind: OnceLock<&'static str>,
+    /// The reader has ended.
+    ended: AtomicBool,
+}
+
+/// Opens a MONITOR connection and reads it.
+async fn read(
+    address: Address,
+    access: Access,
+    budget: Budget,
+    link: Arc<Link>,
+    send: mpsc::Sender<Vec<Vec<u8>>>,
+    progress: Progress,
+) -> Answer<End> {
+    let opened = tokio::select! {
+        opened = open(&address, &access, budget.patience, &link) => opened,
+        () = progress.stopped() => Err(Trouble::Ended),
+    };
+    let end = match opened {
+        Ok((monitor, ahead)) => {
+            let reader = Reader {
+                monitor,
+                ahead,
+                link: Arc::clone(&link),
+                send,
+                end: End::default(),
+            };
+            Ok(reader.run(budget.observe, &progress).await)
+        }
+        Err(trouble) => Err(trouble),
+    };
+    link.ended.store(true, Ordering::Relaxed);
+    end
+}
+
+/// A MONITOR connection, and how far our clock is ahead of the server's.
 async fn open(
-    address: &crate::target::Address,
+    address: &Address,
     access: &Access,
     patience: Duration,
-) -> Answer<(Monitor, Option<u64>, f64)> {
+    link: &Link,
+) -> Answer<(Monitor, f64)> {
     let mut wire = Wire::connect(address, access, patience).await?;
     let id: Answer<u64> = wire.get(words!["CLIENT", "ID"]).await;
     let time: Answer<Vec<f64>> = wire.get(words!["TIME"]).await;
@@ -155,25 +211,55 @@ async fn open(
         Ok([seconds, micros]) => seconds_now() - (seconds + micros / 1e6),
         _ => 0.0,
     };
-    Ok((wire.monitor().await?, id.ok(), ahead))
+    let monitor = wire.monitor().await?;
+    link.id.store(id.unwrap_or(0), Ordering::Relaxed);
+    Ok((monitor, ahead))
 }
 
-/// Asks each server what it keeps for our MONITOR, and ends the reader where that is too much.
-async fn guard(nodes: &mut [Node], guards: &[(usize, u64, Arc<AtomicBool>)]) {
-    for (index, id, behind) in guards {
-        if behind.load(Ordering::Relaxed) {
+/// Asks a server what it keeps for our MONITOR, and ends the reader where that is too much, until the reader has ended. What a
+/// connection of its own cost, if it needed one.
+async fn guard(
+    node: &mut Node,
+    access: &Access,
+    patience: Duration,
+    progress: &Progress,
+    link: Arc<Link>,
+) -> Cost {
+    let mut own = None;
+    if let (true, Some(address)) = (node.wire.is_broken(), &node.at) {
+        own = tokio::select! {
+            wire = Wire::connect(address, access, patience) => wire.ok(),
+            () = progress.stopped() => None,
+        };
+    }
+    let wire = own.as_mut().unwrap_or(&mut node.wire);
+    watch(wire, &link).await;
+    own.map_or_else(Cost::default, |wire| wire.cost)
+}
+
+async fn watch(wire: &mut Wire, link: &Link) {
+    while !link.ended.load(Ordering::Relaxed) {
+        tokio::time::sleep(ASK).await;
+        let id = link.id.load(Ordering::Relaxed);
+        if id == 0 || link.ended.load(Ordering::Relaxed) || link.behind.get().is_some() {
             continue;
         }
-        let line: Answer<String> = nodes[*index]
-            .wire
-            .get(words!["CLIENT", "LIST", "ID", id.to_string()])
-            .await;
-        let kept = line.ok().and_then(|line| {
-            let field = line.split(' ').find_map(|pair| pair.strip_prefix("omem="));
-            field?.parse::<u64>().ok()
-        });
-        if kept.is_some_and(|kept| kept > KEPT) {
-            behind.store(true, Ordering::Relaxed);
+        let question = words!["CLIENT", "LIST", "ID", id.to_string()];
+        match wire.get::<String>(question).await {
+            Ok(line) => {
+                let kept = line
+                    .split(' ')
+                    .find_map(|pair| pair.strip_prefix("omem=")?.parse::<u64>().ok());
+                if kept.is_some_and(|kept| kept > KEPT) {
+                    let _ = link.behind.set(BEHIND);
+                }
+            }
+            // A server before version 6.2, or one that does not tell this user: the age of the lines decides.
+            Err(Trouble::Refused(_)) => return,
+            Err(Trouble::Ended) => {}
+            Err(Trouble::TimedOut | Trouble::Lost(_)) => {
+                let _ = link.behind.set(UNKNOWN);
+            }
         }
     }
 }
@@ -181,7 +267,6 @@ async fn guard(nodes: &mut [Node], guards: &[(usize, u64, Arc<AtomicBool>)]) {
 /// How a reader ended.
 #[derive(Default)]
 struct End {
-    address: String,
     cost: Cost,
     early: Option<String>,
 }
@@ -191,8 +276,7 @@ struct Reader {
     monitor: Monitor,
     /// How far our clock is ahead of the server's, in seconds.
     ahead: f64,
-    /// The server keeps too much for us.
-    behind: Arc<AtomicBool>,
+    link: Arc<Link>,
     send: mpsc::Sender<Vec<Vec<u8>>>,
     end: End,
 }
@@ -204,12 +288,12 @@ impl Reader {
         let mut line = Vec::new();
         // When the last line ended, and what had come by then.
         let mut ended = (Instant::now(), self.monitor.bytes);
-        while Instant::now() < deadline && !progress.is_stopped() {
-            if self.behind.load(Ordering::Relaxed) {
-                self.end.early = Some(BEHIND.to_owned());
+        while Instant::now() < deadline && !progress.is_stopped() && !self.send.is_closed() {
+            if let Some(why) = self.link.behind.get() {
+                self.end.early = Some((*why).to_owned());
                 break;
             }
-            match timeout(Duration::from_millis(100), self.monitor.line(&mut line)).await {
+            match timeout(ASK, self.monitor.line(&mut line)).await {
                 // Nothing was read or part of a line was, which is kept for the next call.
                 Err(_) => {
                     let coming = self.monitor.bytes > ended.1;
@@ -220,9 +304,7 @@ impl Reader {
                     if !coming {
                         ended.0 = Instant::now();
                     }
-                    if !self.hand_over(&mut chunk, 1).await {
-                        break;
-                    }
+                    self.hand_over(&mut chunk, 1, deadline, progress).await;
                 }
                 Ok(Ok(true)) => {
                     self.end.cost.lines += 1;
@@ -234,9 +316,7 @@ impl Reader {
                     held += line.len();
                     chunk.push(std::mem::take(&mut line));
                     let enough = if held >= CHUNK_BYTES { 1 } else { CHUNK };
-                    if !self.hand_over(&mut chunk, enough).await {
-                        break;
-                    }
+                    self.hand_over(&mut chunk, enough, deadline, progress).await;
                     if chunk.is_empty() {
                         held = 0;
                     }
@@ -254,15 +334,38 @@ impl Reader {
                 }
             }
         }
-        self.hand_over(&mut chunk, 1).await;
+        // What was read before the end counts; there is room as soon as what was handed over before is folded in.
+        let _ = self.send.send(chunk).await;
         self.end.cost.add(&self.monitor.setup);
         self.end.cost.bytes_read += self.monitor.bytes;
         self.end
     }
 
-    /// Hands lines over if there are enough of them. `false` if nobody wants more.
-    async fn hand_over(&self, chunk: &mut Vec<Vec<u8>>, enough: usize) -> bool {
-        chunk.len() < enough || self.send.send(std::mem::take(chunk)).await.is_ok()
+    /// Hands lines over if there are enough of them. While there is no room for them nothing is read, so the wait ends early where
+    /// the reading has to.
+    async fn hand_over(
+        &self,
+        chunk: &mut Vec<Vec<u8>>,
+        enough: usize,
+        deadline: Instant,
+        progress: &Progress,
+    ) {
+        if chunk.len() < enough {
+            return;
+        }
+        while self.link.behind.get().is_none()
+            && Instant::now() < deadline
+            && !progress.is_stopped()
+        {
+            match timeout(ASK, self.send.reserve()).await {
+                Ok(Ok(room)) => {
+                    room.send(std::mem::take(chunk));
+                    return;
+                }
+                Ok(Err(_)) => return,
+                Err(_) => {}
+            }
+        }
     }
 }
 
@@ -333,6 +436,8 @@ pub(crate) struct Log {
     pub(crate) trace: Trace,
     pub(crate) cost: Cost,
     pub(crate) blinds: Blinds,
+    /// It was read to its end.
+    pub(crate) whole: bool,
 }
 
 /// Reads a recorded log.
@@ -345,7 +450,7 @@ pub(crate) fn from_log(path: &Path, budget: &Budget, progress: &Progress) -> Res
     let mut reader = std::io::BufReader::with_capacity(1 << 20, file);
     let mut trace = Trace::default();
     let mut line = Vec::new();
-    let mut foreign = 0u64;
+    let (mut foreign, mut whole) = (0u64, true);
     loop {
         line.clear();
         let read = std::io::Read::take(&mut reader, 1 << 20)
@@ -368,6 +473,7 @@ pub(crate) fn from_log(path: &Path, budget: &Budget, progress: &Progress) -> Res
         }
         if progress.is_stopped() || trace.lines >= budget.lines {
             blinds.note("the log", format!("read up to line {}", cost.lines));
+            whole = false;
             break;
         }
     }
@@ -389,12 +495,29 @@ pub(crate) fn from_log(path: &Path, budget: &Budget, progress: &Progress) -> Res
         trace,
         cost,
         blinds,
+        whole,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_is_longer_than_the_budget_is_not_seen_whole() -> Result<()> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text = "1700000000.1 [0 10.0.0.1:5] \"GET\" \"k\"\n".repeat(20);
+        std::fs::write(file.path(), text).expect("written");
+        for (lines, whole) in [(10, false), (30, true)] {
+            let budget = Budget {
+                lines,
+                ..Budget::default()
+            };
+            let log = from_log(file.path(), &budget, &Progress::default())?;
+            assert_eq!(log.whole, whole, "{lines}");
+        }
+        Ok(())
+    }
 
     #[test]
     fn channels_without_ids_are_asked_for_first_and_in_order() {

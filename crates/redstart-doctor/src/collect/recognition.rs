@@ -9,15 +9,18 @@ use std::{collections::HashSet, time::Duration};
 use redis::{Arg, Cmd, Value};
 use redstart_adopt::{Answer as Reply, Budget, Recognition, Source, recognise_from};
 
-use super::{Blinds, keys::BATCH, stream};
+use super::{
+    Blinds,
+    keys::{BATCH, Names},
+    stream,
+};
 use crate::{
     node::{Node, Slots},
     wire::{Answer, Words, words},
 };
 
-/// Keys that are looked at, and the time for it.
+/// Keys that are looked at.
 const LOOKS: usize = 1500;
-const TIME: Duration = Duration::from_secs(15);
 
 /// What the questions of recognition say besides.
 #[derive(Default)]
@@ -27,13 +30,13 @@ pub(crate) struct Asked {
     pub(crate) scripts: Vec<&'static str>,
 }
 
-/// Recognises libraries among these names. Keys in `hints` are looked at first. What was learnt besides goes to `asked`.
+/// Recognises libraries among the names that were found, in this time. What was learnt besides goes to `asked`.
 pub(crate) async fn recognise(
     nodes: &mut [Node],
     readers: &[usize],
     slots: &Slots,
-    names: Vec<Vec<u8>>,
-    hints: Vec<Vec<u8>>,
+    found: &Names,
+    time: Duration,
     asked: &mut Asked,
     blinds: &mut Blinds,
 ) -> Option<Recognition> {
@@ -44,19 +47,31 @@ pub(crate) async fn recognise(
         nodes,
         readers,
         slots,
-        names,
-        hints,
+        names: found.some(),
+        hints: found.signs.hints(),
         streams: HashSet::new(),
         asked,
         refusal: None,
     };
-    let budget = Budget::default().looks(LOOKS).time(TIME);
+    let budget = Budget::default().keys(asker.names.len() + 1);
+    let budget = budget.looks(LOOKS).time(time);
     let recognition = recognise_from(&mut asker, &budget).await;
     if let Some(why) = asker.refusal {
         blinds.note("libraries by their contents", why);
     }
     match recognition {
-        Ok(recognition) => Some(recognition),
+        Ok(recognition) => {
+            if !recognition.complete {
+                blinds.note(
+                    "libraries",
+                    format!(
+                        "not all keys that may be of one were looked at: {} s or {LOOKS} keys were not enough",
+                        time.as_secs()
+                    ),
+                );
+            }
+            Some(recognition)
+        }
         Err(error) => {
             blinds.note("libraries by their contents", error);
             None
@@ -208,5 +223,51 @@ impl Source for Asker<'_> {
 
     fn hints(&self) -> Vec<Vec<u8>> {
         self.hints.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Wire;
+
+    #[tokio::test]
+    async fn recognition_that_had_no_time_is_noted() -> redstart::Result<()> {
+        let store = redstart::Store::connect("memory://recognition").await?;
+        for (key, field, value) in [
+            ("bull:mail:meta", "version", "bullmq:5.81.5"),
+            ("bull:mail:1", "name", "letter"),
+        ] {
+            let mut set = redis::cmd("HSET");
+            store.query::<u64>(set.arg(&[key, field, value])).await?;
+        }
+        let mut nodes = [Node {
+            address: "memory".to_owned(),
+            at: None,
+            replica: false,
+            shard: 0,
+            wire: Wire::embedded(store),
+        }];
+        for (seconds, noted) in [(600, false), (0, true)] {
+            let (mut found, mut blinds) = (Names::default(), Blinds::default());
+            for name in ["bull:mail:meta", "bull:mail:1"] {
+                found.see(0, name.into(), &mut blinds);
+            }
+            let (slots, mut asked) = (Slots::default(), Asked::default());
+            let time = Duration::from_secs(seconds);
+            let known = recognise(
+                &mut nodes,
+                &[0],
+                &slots,
+                &found,
+                time,
+                &mut asked,
+                &mut blinds,
+            );
+            assert!(known.await.is_some());
+            let told = blinds.finish().iter().any(|note| note.what == "libraries");
+            assert_eq!(told, noted, "{seconds} s");
+        }
+        Ok(())
     }
 }

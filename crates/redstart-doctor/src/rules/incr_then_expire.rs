@@ -8,6 +8,7 @@ use crate::{
     finding::Severity,
     observation::{Observations, Stage},
     rule::{Family, Findings, Rule, Subject},
+    trace::Ops,
 };
 
 /// The rule.
@@ -41,10 +42,19 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             .map_or(0.0, |group| group.permanent());
         match lost > 0.0 {
             true => out.add_as(Severity::High, Subject::keys(&seen.pattern), 0.95, format!("proven: {} of the keys looked at have lost their EXPIRE; {} counters got theirs in a second step", text::percent(lost), ops.incr_then_expire)),
-            // Where each increment brings the TTL along, the next one heals what a crash left. The observation may end between two.
-            false => out.add(Subject::keys(&seen.pattern), if ops.expires * 20 >= ops.increments * 19 || ops.expires_if_none > 0 { 0.5 } else { 0.8 }, format!("{} counters got their TTL in a second step outside a transaction", ops.incr_then_expire)),
+            false => out.add(Subject::keys(&seen.pattern), if heals(ops) { 0.5 } else { 0.8 }, format!("{} counters got their TTL in a second step outside a transaction", ops.incr_then_expire)),
         }
     }
+}
+
+/// Whether each increment brings the TTL along, so that the next one heals what a crash left. Of a key that was incremented once
+/// that cannot be told. The observation may end between two steps.
+fn heals(ops: &Ops) -> bool {
+    let (expires, increments) = match ops.increments_again {
+        0 => (ops.expires, ops.increments),
+        again => (ops.expires_again, again),
+    };
+    expires * 20 >= increments * 19 || ops.expires_if_none > 0
 }
 
 #[cfg(test)]
@@ -57,6 +67,21 @@ mod tests {
         World::new()
             .rounds(4, &["a INCR rate:#", "a EXPIRE rate:# 60", "a INCR rate:#"])
             .must_show(RULE.id);
+    }
+
+    #[test]
+    fn very_many_keys_that_are_incremented_once_do_not_hide_it() {
+        let mut lines = Vec::new();
+        for user in 0..200 {
+            lines.extend([
+                format!("a INCR rate:{user}"),
+                format!("a EXPIRE rate:{user} 60"),
+            ]);
+        }
+        // The TTL comes with the first increment only.
+        lines.extend(["a INCR rate:7", "a INCR rate:8", "a INCR rate:9"].map(str::to_owned));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        World::new().traffic(&lines).must_show(RULE.id);
     }
 
     #[test]

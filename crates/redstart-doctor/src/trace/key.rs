@@ -60,6 +60,9 @@ pub(crate) struct Ops {
     /// The most connections that had read the key and not yet written it.
     pub(crate) waiting: u64,
     pub(crate) increments: u64,
+    /// Increments of a key after its first, and settings of its TTL from then on.
+    pub(crate) increments_again: u64,
+    pub(crate) expires_again: u64,
     pub(crate) incr_then_expire: u64,
     pub(crate) incr_with_expire: u64,
     pub(crate) drains: u64,
@@ -120,7 +123,7 @@ macro_rules! add_fields {
 impl Ops {
     pub(crate) fn add(&mut self, other: &Self) {
         add_fields!(self, other, all scripts by_script gets sets sets_without_ttl sets_unknown sets_json sets_integer set_then_expire blind_sets get_set get_incr
-            race_incr overlaps crossed repeated changed late_fill race_counter race_value stale_fill duplicate_fill refreshed fills overwritten together increments incr_then_expire incr_with_expire
+            race_incr overlaps crossed repeated changed late_fill race_counter race_value stale_fill duplicate_fill refreshed fills overwritten together increments increments_again expires_again incr_then_expire incr_with_expire
             drains expires expires_if_none deletes takes takes_without_ttl take_then_expire contended takes_of_data shared_value plain_release own_release own_script_release get_delete own_get_delete
             foreign_release script_release overrun hash_gets hash_sets hash_removes pushes pops blocking_pops moves list_trims whole
             set_adds set_removes set_counts set_uses zadds zadds_of_time ztrims zremoves zcounts zadd_then_count stream_adds
@@ -597,6 +600,7 @@ impl KeyTrace {
     }
 
     fn increment(&mut self, who: Who, when: When) {
+        self.ops.increments_again += u64::from(self.ops.increments > 0);
         self.ops.increments += 1;
         self.cross(who, when);
         if let Some(read) = self.read_before(who, when) {
@@ -612,6 +616,7 @@ impl KeyTrace {
 
     fn expire(&mut self, seconds: f64, if_none: bool, who: Who, when: When) {
         self.ops.expires += 1;
+        self.ops.expires_again += u64::from(self.ops.increments_again > 0);
         self.ops.expires_if_none += u64::from(if_none);
         self.until = Some(when.at + seconds).filter(|_| !if_none);
         let follows = |step: Option<Step>| {

@@ -393,6 +393,27 @@ async fn the_look_at_streams_has_a_budget() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Keys of so many patterns that there is no time for all of them, over a line on which each answer takes a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_look_at_keys_has_a_budget() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    // No two names have a word in common, so each is a pattern.
+    let add = "local function word(n) local w = '' for i = 1, 4 do w = w .. string.char(97 + n % 26) n = math.floor(n / 26) end return w end \
+        for i = 1, 3000 do redis.call('set', word(i) .. ':' .. word(i + 9000), 'x') end";
+    server.command(&["EVAL", add, "0"]).await?;
+    let proxy = Proxy::start(&server).await?;
+    proxy.delay_replies(Duration::from_millis(5));
+    let examination = doctor(proxy.url()).walk(Duration::from_millis(700));
+    let report = examine(examination.sampled()).await?;
+    let told = |what: &str| {
+        let mut notes = report.blinds.iter();
+        notes.any(|blind| blind.what == what && blind.why.contains("in the time there was"))
+    };
+    assert!(told("keys"), "{:#?}", report.blinds);
+    assert!(!report.interrupted && report.stages[1].ran);
+    Ok(())
+}
+
 /// The nodes of a Cluster that do not answer are waited for together, and Ctrl-C ends the wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wait_for_a_connection_can_be_stopped() -> anyhow::Result<()> {
@@ -655,6 +676,176 @@ async fn slow_line(server: &Server) -> anyhow::Result<String> {
         }
     });
     Ok(url)
+}
+
+/// Writes of ten megabytes a second, until `end`; how many bytes since MONITOR runs there.
+async fn steady_writes(server: &Server, key: &str, end: &AtomicBool) -> anyhow::Result<u64> {
+    let value = "v".repeat(10_000);
+    let mut client = client(&server.url()).await?;
+    let (mut written, mut is_seen) = (0, false);
+    let mut ticks = tokio::time::interval(Duration::from_millis(10));
+    while !end.load(Ordering::Relaxed) {
+        ticks.tick().await;
+        if !is_seen {
+            let clients: String = server.query(&["CLIENT", "LIST"]).await?;
+            is_seen = clients.contains("cmd=monitor");
+        }
+        let mut batch = redis::pipe();
+        for _ in 0..10 {
+            batch.cmd("SET").arg(key).arg(&value).ignore();
+        }
+        batch.query_async::<()>(&mut client).await?;
+        written += u64::from(is_seen) * 100_000;
+    }
+    Ok(written)
+}
+
+/// A master that does not answer, when MONITOR is opened or when it is asked what it keeps, does not make the others keep what
+/// nobody reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_does_not_answer_keeps_no_other_from_being_read() -> anyhow::Result<()> {
+    let cluster = redstart_testkit::Cluster::builder(Kind::Redis)
+        .masters(3)
+        .replicas(0)
+        // The others go on without it.
+        .config("cluster-require-full-coverage", "no")
+        .start()
+        .await?;
+    let asked = examine(doctor(&cluster.url())).await?;
+    let node = |at: usize| {
+        let address = asked.servers.get(at).map(|server| &server.address);
+        let found = cluster
+            .nodes()
+            .iter()
+            .find(|node| Some(&node.addr()) == address);
+        found.ok_or_else(|| anyhow::anyhow!("{:?}", asked.servers))
+    };
+    let (first, last) = (node(0)?, node(2)?);
+    let mut key = String::new();
+    for n in 0.. {
+        key = format!("page:{n}");
+        let owner = cluster
+            .owner(redstart_testkit::key_slot(key.as_bytes()))
+            .await?;
+        if cluster.node(owner).addr() == first.addr() {
+            break;
+        }
+    }
+    for before in [true, false] {
+        let examination = Doctor::builder(&cluster.url())
+            .share(50)
+            .patience(Duration::from_secs(6))
+            .observed(Duration::from_secs(8))
+            .build()?;
+        let facts = Arc::new(AtomicBool::new(false));
+        let asks = Arc::clone(&facts);
+        let progress = Progress::new(move |step| {
+            // The facts of the last server. What comes next is MONITOR.
+            let last = step.what == "asking servers" && step.done == 2;
+            asks.fetch_or(last, Ordering::Relaxed);
+        });
+        let end = AtomicBool::new(false);
+        let examined = async {
+            let report = examination.examine(&progress).await;
+            end.store(true, Ordering::Relaxed);
+            report
+        };
+        let pausing = async {
+            let wait = Duration::from_secs(120);
+            wait_until("the time to stop it", wait, async || {
+                if before {
+                    return facts.load(Ordering::Relaxed).then_some(());
+                }
+                let clients: String = last.query(&["CLIENT", "LIST"]).await.ok()?;
+                clients.contains("cmd=monitor").then_some(())
+            })
+            .await?;
+            last.pause()
+        };
+        let (report, kept, written, paused) = tokio::join!(
+            examined,
+            most_kept(first, &end),
+            steady_writes(first, &key, &end),
+            pausing
+        );
+        last.resume()?;
+        paused?;
+        let (report, kept, written) = (report?, kept?, written?);
+        figure(format!(
+            "a master keeps {kept} of {written} bytes for MONITOR at most while another does not answer"
+        ));
+        assert!(report.partial);
+        assert!(written > 20_000_000, "{written}: {:#?}", report.blinds);
+        assert!(
+            kept * 4 < written,
+            "{kept} of {written}: {:#?}",
+            report.blinds
+        );
+    }
+    Ok(())
+}
+
+/// A line to a server on which MONITOR does not arrive, and nothing after it; its URL, and whether that has happened.
+async fn without_monitor(server: &Server) -> anyhow::Result<(String, Arc<AtomicBool>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let (url, upstream) = (format!("redis://{}", listener.local_addr()?), server.addr());
+    let held = Arc::new(AtomicBool::new(false));
+    let is_held = Arc::clone(&held);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (upstream, held) = (upstream.clone(), Arc::clone(&held));
+            tokio::spawn(async move {
+                let (mut from, mut to) = TcpStream::connect(upstream).await?.into_split();
+                let (mut requests, mut replies) = client.into_split();
+                let pass = async {
+                    let mut room = vec![0; 50_000];
+                    loop {
+                        let read = requests.read(&mut room).await?;
+                        if room[..read].windows(7).any(|word| word == b"MONITOR") {
+                            held.store(true, Ordering::Relaxed);
+                            std::future::pending::<()>().await;
+                        }
+                        if read == 0 {
+                            return Ok(());
+                        }
+                        to.write_all(&room[..read]).await?;
+                    }
+                };
+                tokio::select! {
+                    end = pass => end,
+                    end = tokio::io::copy(&mut from, &mut replies) => end.map(drop),
+                }
+            });
+        }
+    });
+    Ok((url, is_held))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_opening_of_monitor_can_be_stopped() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let (url, is_held) = without_monitor(&server).await?;
+    let examination = doctor(&url)
+        .patience(Duration::from_secs(600))
+        .observed(Duration::from_secs(600))
+        .build()?;
+    let progress = Progress::default();
+    let ended = async {
+        let (report, opens) = tokio::join!(examination.examine(&progress), async {
+            let wait = Duration::from_secs(60);
+            let opens = wait_until("MONITOR to be asked for", wait, async || {
+                is_held.load(Ordering::Relaxed).then_some(())
+            });
+            let opens = opens.await;
+            progress.stop();
+            opens
+        });
+        opens?;
+        anyhow::Ok(report?)
+    };
+    let report = tokio::time::timeout(Duration::from_secs(120), ended).await??;
+    assert!(report.interrupted && !report.stages[2].ran, "{report:#?}");
+    Ok(())
 }
 
 /// Writes of 500 KB that MONITOR shows as some 1.5 MB each, and a slow line: the 256th line does not come, and without a
