@@ -491,3 +491,75 @@ fn a_certificate_that_comes_after_its_configuration_is_taken() {
     new.write();
     until("its successor is served", || new.is_served(&serving));
 }
+
+#[test]
+fn a_configuration_is_checked_without_serving() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("redstart.toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_redstart"))
+            .args(["serve", "--check", "--config"])
+            .arg(&file)
+            .env_remove("REDSTART_URL")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let good = check("namespace = \"shop\"\n[limiter.api]\nquota = \"100/m\"\nlease_blocks = 10\n");
+    assert!(good.status.success(), "{good:?}");
+    for (text, line) in [
+        (
+            "namespace = \"shop\"\n[limiter.api]\nquota = \"100/fortnight\"\n",
+            "line 3",
+        ),
+        ("namespace = \"shop\"\nnonsense = 1\n", "line 2"),
+        (
+            "[limiter.api]\nquota = \"100/m\"\nlease_blocks = 1000\n",
+            "line 3",
+        ),
+    ] {
+        let bad = check(text);
+        assert_eq!(bad.status.code(), Some(2), "{bad:?}");
+        let told = String::from_utf8_lossy(&bad.stderr);
+        assert!(told.contains(line), "{text}: {told}");
+    }
+}
+
+#[test]
+fn the_demo_is_there_after_one_command() {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
+        .args(["serve", "--demo", "--listen", "127.0.0.1:0"])
+        .env_remove("REDSTART_URL")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(process.stdout.take().unwrap());
+    let (mut line, mut address) = (String::new(), None);
+    // Both lines are printed before anything is served: the address, and where the shop is.
+    for _ in 0..10 {
+        line.clear();
+        out.read_line(&mut line).unwrap();
+        if let Some((_, rest)) = line.split_once("://")
+            && line.contains("namespace=shop")
+        {
+            address = rest.split('/').next().map(str::to_owned);
+            break;
+        }
+    }
+    let serving = Serving {
+        process,
+        address: address.unwrap(),
+    };
+    let ends = Instant::now() + PATIENCE;
+    loop {
+        let (status, page) = serving.get("/queues?namespace=shop", None);
+        assert_eq!(status, 200, "{page}");
+        if page.contains("/queues/mail?") && page.contains("/queues/payments?") {
+            break;
+        }
+        assert!(Instant::now() < ends, "the shop has no queues: {page}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use axum::body::Body;
@@ -38,7 +38,7 @@ use crate::{
     reply::Reply,
     route::{Handler, Routes},
     sampler::Sampler,
-    scan::Turns,
+    scan::{Searches, Turns},
     tls, trace,
     watch::Watches,
 };
@@ -55,8 +55,10 @@ pub(crate) struct App {
     pub(crate) foreign: Foreign,
     pub(crate) checkup: Checkup,
     pub(crate) watches: Watches,
-    /// Whose turn it is to look through jobs.
-    pub(crate) turns: Turns,
+    /// Whose turn it is to look through jobs: of the searches, and of the changes of many jobs.
+    pub(crate) searching: Turns,
+    pub(crate) changing_many: Turns,
+    pub(crate) searches: Searches,
     pub(crate) bulks: Bulks,
     rendered: Rendered,
     pub(crate) sampler: Sampler,
@@ -90,7 +92,9 @@ impl App {
             foreign: Foreign::default(),
             checkup: Checkup::default(),
             watches: Watches::default(),
-            turns: Turns::default(),
+            searching: Turns::default(),
+            changing_many: Turns::default(),
+            searches: Searches::default(),
             bulks: Bulks::default(),
             rendered: Rendered::default(),
             sampler: Sampler::default(),
@@ -108,6 +112,19 @@ impl App {
 
     pub(crate) fn config(&self) -> Arc<Config> {
         self.config.read().clone()
+    }
+
+    /// The store's clock, to show how old things are. On a Cluster a master that hangs may have been asked: the clock of
+    /// this machine will do then.
+    pub(crate) async fn now(&self) -> redstart::Result<Duration> {
+        match self.store.time().await {
+            Err(error) if self.store.is_cluster() => {
+                tracing::debug!(%error, "the clock of the store cannot be read");
+                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                Ok(since.unwrap_or_default())
+            }
+            told => told,
+        }
     }
 
     pub(crate) fn reload(&self, config: Config) -> Result<(), ConfigError> {

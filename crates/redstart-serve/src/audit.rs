@@ -36,25 +36,10 @@ impl Audit {
         }
     }
 
-    /// The newest changes, newest first.
+    /// The newest changes, newest first. The log may be long: a program can make many changes, and each is in it.
     pub(crate) async fn newest(&self, most: usize) -> redstart::Result<Vec<(String, Change)>> {
-        // Streams are read from the oldest on, in pages; the log is short.
-        let mut all: std::collections::VecDeque<(String, Change)> = Default::default();
-        let mut from: Option<String> = None;
-        loop {
-            let page = self.0.read(from.as_deref(), 500).await?;
-            let Some(last) = page.last() else { break };
-            from = Some(last.id.clone());
-            let whole = page.len() == 500;
-            all.extend(page.into_iter().map(|entry| (entry.id, entry.event)));
-            while all.len() > most {
-                all.pop_front();
-            }
-            if !whole {
-                break;
-            }
-        }
-        Ok(all.into_iter().rev().collect())
+        let newest = self.0.newest(most).await?.into_iter();
+        Ok(newest.map(|entry| (entry.id, entry.event)).collect())
     }
 
     pub(crate) async fn trim(&self, keep: std::time::Duration) {

@@ -163,6 +163,50 @@ pub(crate) struct LimiterConfig {
     /// Decides, and lets everything pass: to try a limit out.
     #[serde(default)]
     pub(crate) shadow: bool,
+    /// The most units that are taken from the store at once for a hot subject, to be handed out without a round trip.
+    pub(crate) lease_blocks: Option<toml::Spanned<u64>>,
+}
+
+impl LimiterConfig {
+    /// The block, if it can be leased.
+    pub(crate) fn block(&self) -> Option<u64> {
+        self.lease_blocks.as_ref().map(|units| *units.get_ref())
+    }
+
+    /// Whether blocks of that size can be leased; if not, where it stands and why.
+    fn check_block(&self) -> Result<(), (usize, String)> {
+        let Some(block) = &self.lease_blocks else {
+            return Ok(());
+        };
+        let QuotaText { units, period } = self.quota;
+        let capacity = self.burst.unwrap_or(units);
+        // As the library has it: of a bucket, a tenth stays untouched, which must not come back within a millisecond.
+        let most = match self.algorithm {
+            AlgorithmName::FixedWindow => Ok(units / 2),
+            AlgorithmName::TokenBucket if self.refundable => {
+                Err("what a bucket has leased in blocks cannot be refunded")
+            }
+            AlgorithmName::TokenBucket => {
+                let reserve = u128::from(capacity / 10) * period.as_micros();
+                let is_slow = reserve >= 1000 * u128::from(units);
+                Ok(if is_slow {
+                    (capacity - capacity.div_ceil(10)) / 2
+                } else {
+                    0
+                })
+            }
+            AlgorithmName::SlidingWindow | AlgorithmName::SlidingCounter => {
+                Err("lease_blocks is for token-bucket and fixed-window")
+            }
+        };
+        let fault = match most {
+            Ok(most) if (2..=most).contains(block.get_ref()) => return Ok(()),
+            Ok(0..=3) => "this quota is too small to be leased in blocks".to_owned(),
+            Ok(most) => format!("lease_blocks must be from 2 to {most} for this quota"),
+            Err(fault) => fault.to_owned(),
+        };
+        Err((block.span().start, fault))
+    }
 }
 
 #[derive(
@@ -373,6 +417,11 @@ impl Config {
         })?;
         domain::check(&config.domain, &config.limiter)
             .map_err(|(at, what)| ConfigError(format!("line {}: {what}", line_of(at))))?;
+        for limiter in config.limiter.values() {
+            limiter
+                .check_block()
+                .map_err(|(at, what)| ConfigError(format!("line {}: {what}", line_of(at))))?;
+        }
         let mut seen = std::collections::HashSet::new();
         for token in &config.token {
             if token.name.is_empty() || !seen.insert(&token.name) {
@@ -440,6 +489,26 @@ mod tests {
             ("[limits]\nwait = \"soon\"", 2, "duration"),
             ("[limiter.api]\nquota = \"0/s\"", 2, "at least one"),
             (
+                "[limiter.api]\nquota = \"100/s\"\nlease_blocks = 1",
+                3,
+                "from 2 to 45",
+            ),
+            (
+                "[limiter.api]\nquota = \"100000/s\"\nburst = 20\nlease_blocks = 4",
+                4,
+                "too small",
+            ),
+            (
+                "[limiter.api]\nquota = \"100/s\"\nlease_blocks = 5\nalgorithm = \"sliding-window\"",
+                3,
+                "fixed-window",
+            ),
+            (
+                "[limiter.api]\nquota = \"100/s\"\nlease_blocks = 5\nrefundable = true",
+                3,
+                "refunded",
+            ),
+            (
                 "[[token]]\nname=\"a\"\nsha256=\"xyz\"\nrole=\"read\"",
                 3,
                 "64",
@@ -481,6 +550,39 @@ mod tests {
                 "{text:?}: {error}"
             );
             assert!(error.contains(word), "{text:?}: {error}");
+        }
+    }
+
+    /// What is refused here is what the library refuses, so that no request finds it out.
+    #[tokio::test]
+    async fn blocks_that_the_file_may_have_are_leased() {
+        let store = redstart::Store::connect("memory://").await.unwrap();
+        for algorithm in ["token-bucket", "fixed-window"] {
+            for (quota, burst) in [(8, 8), (10, 10), (100, 20), (1000, 3000), (7, 64)] {
+                for block in [2, 4, 9, 31, 500, 1349, 1350] {
+                    let text = format!(
+                        "[limiter.api]\nalgorithm = \"{algorithm}\"\nquota = \"{quota}/s\"\nburst = {burst}\nlease_blocks = {block}"
+                    );
+                    let Ok(config) = Config::parse(&text) else {
+                        continue;
+                    };
+                    let limiter = &config.limiter["api"];
+                    let (algorithm, quota) = (limiter.algorithm.into(), limiter.quota);
+                    let burst = match limiter.algorithm {
+                        AlgorithmName::TokenBucket => limiter.burst,
+                        _ => None,
+                    };
+                    let built = redstart::limiting::Limiter::builder(
+                        &store,
+                        "n",
+                        "api",
+                        algorithm,
+                        quota.quota(burst),
+                    );
+                    let built = built.lease_blocks(block).build();
+                    assert!(built.is_ok(), "{text}: {built:?}");
+                }
+            }
         }
     }
 

@@ -18,10 +18,59 @@ const FRESH: Duration = Duration::from_secs(5);
 
 /// Names of one pattern in one namespace that are kept. Locks and sessions have one for each entity.
 const NAMES: usize = 1000;
-/// Patterns in namespaces that are kept: what looks like one may be anything.
-const PATTERNS: usize = 1000;
-/// Names that are kept at all.
+/// Patterns in namespaces that are kept, and names of all of them together.
+const PATTERNS: usize = 5000;
 const ALL: usize = 50_000;
+/// The same for what only looks like a pattern: keys of applications. They take no room from the others.
+const LOOKALIKES: usize = 1000;
+const OF_LOOKALIKES: usize = 10_000;
+
+/// The patterns of the library, as keys name them. Those of an application are shown too, but only few of them.
+const KNOWN: &[&str] = &[
+    "account",
+    "activity",
+    "array",
+    "behind",
+    "bloom",
+    "breaker",
+    "cache",
+    "cache-index",
+    "cache-tag",
+    "check_ins",
+    "counter",
+    "fair",
+    "fenced",
+    "graph",
+    "idempotency",
+    "leader",
+    "leaderboard",
+    "legacy",
+    "limiter",
+    "list",
+    "mutex",
+    "notify",
+    "places",
+    "priority",
+    "queue",
+    "redlock",
+    "ring",
+    "rw",
+    "semaphore",
+    "session",
+    "sessions",
+    "sharded",
+    "stock",
+    "stock_shard",
+    "stream",
+    "topic",
+    "topics",
+    "tower_session",
+    "trail",
+    "uniques",
+    "view",
+    "weighted",
+    "windowed",
+];
 
 /// Namespace, pattern and name.
 type Name = (String, String, String);
@@ -34,6 +83,10 @@ pub(crate) struct Inventory {
     pub(crate) keys: u64,
     /// Whether there may be more keys than were read so far.
     pub(crate) partial: bool,
+    /// Whether there are names of the library's patterns that are not kept, because there are too many.
+    pub(crate) cut: bool,
+    /// Whether the newest look has failed: a part of the store may be down.
+    pub(crate) unread: bool,
     /// Keys that are not of this library's form.
     pub(crate) foreign: u64,
 }
@@ -67,10 +120,40 @@ impl Inventory {
 #[derive(Debug, Default)]
 struct Round {
     found: BTreeMap<Name, u64>,
-    /// How many names each pattern has in each namespace.
-    names: BTreeMap<(String, String), usize>,
+    known: Kept,
+    lookalikes: Kept,
     keys: u64,
     foreign: u64,
+}
+
+/// What is kept of one kind of names.
+#[derive(Debug, Default)]
+struct Kept {
+    /// How many names each pattern has in each namespace.
+    names: BTreeMap<(String, String), usize>,
+    all: usize,
+    /// Whether there were more.
+    cut: bool,
+}
+
+impl Kept {
+    /// Whether there is room for another name.
+    fn add(&mut self, (namespace, pattern, _): &Name, patterns: usize, all: usize) -> bool {
+        let kind = (namespace.clone(), pattern.clone());
+        let is_new = !self.names.contains_key(&kind);
+        if self.all >= all || is_new && self.names.len() >= patterns {
+            self.cut = true;
+            return false;
+        }
+        let names = self.names.entry(kind).or_default();
+        if *names >= NAMES {
+            self.cut = true;
+            return false;
+        }
+        *names += 1;
+        self.all += 1;
+        true
+    }
 }
 
 impl Round {
@@ -84,13 +167,11 @@ impl Round {
                     *count += 1;
                     return;
                 }
-                let kind = (namespace.to_owned(), pattern.to_owned());
-                if !self.names.contains_key(&kind) && self.names.len() >= PATTERNS {
-                    return;
-                }
-                let names = self.names.entry(kind).or_default();
-                if *names < NAMES && self.found.len() < ALL {
-                    *names += 1;
+                let has_room = match KNOWN.contains(&pattern) {
+                    true => self.known.add(&key, PATTERNS, ALL),
+                    false => self.lookalikes.add(&key, LOOKALIKES, OF_LOOKALIKES),
+                };
+                if has_room {
                     self.found.insert(key, 1);
                 }
             }
@@ -130,6 +211,8 @@ impl Rounds {
                 found: this.found.clone(),
                 keys: this.keys,
                 partial: true,
+                cut: this.known.cut,
+                unread: false,
                 foreign: this.foreign,
             };
         };
@@ -144,6 +227,8 @@ impl Rounds {
             found,
             keys: last.keys.max(this.keys),
             partial: false,
+            cut: last.known.cut || this.known.cut,
+            unread: false,
             foreign: last.foreign.max(this.foreign),
         }
     }
@@ -157,32 +242,50 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
+    /// A look that is fresh, or the newest one that there is. Where a part of the store cannot be read, what is known of it
+    /// and the rest is all the more wanted.
     pub(crate) async fn get(&self, store: &Store) -> redstart::Result<Arc<Inventory>> {
         if let Some(fresh) = self.fresh() {
             return Ok(fresh);
         }
-        // One look serves all that wait for it.
-        let mut rounds = self.looking.lock().await;
+        let mut rounds = match (self.looking.try_lock(), self.newest()) {
+            (Ok(rounds), _) => rounds,
+            // Another caller looks, which may take as long as a node that hangs.
+            (Err(_), Some(newest)) => return Ok(newest),
+            // One look serves all that wait for it.
+            (Err(_), None) => self.looking.lock().await,
+        };
         if let Some(fresh) = self.fresh() {
             return Ok(fresh);
         }
-        rounds.look(store).await?;
-        let inventory = Arc::new(rounds.inventory());
+        let inventory = match rounds.look(store).await {
+            Ok(()) => rounds.inventory(),
+            Err(error) if self.newest().is_none() && !store.is_cluster() => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "some keys cannot be read");
+                Inventory {
+                    unread: true,
+                    ..rounds.inventory()
+                }
+            }
+        };
+        let inventory = Arc::new(inventory);
+        // Also one that failed: the next caller must not wait for the same node again.
         *self.last.lock() = Some((Instant::now(), inventory.clone()));
         Ok(inventory)
     }
 
     /// The newest look, however old; the first one is made.
     pub(crate) async fn any(&self, store: &Store) -> redstart::Result<Arc<Inventory>> {
-        let last = self
-            .last
-            .lock()
-            .as_ref()
-            .map(|(_, inventory)| inventory.clone());
-        match last {
-            Some(last) => Ok(last),
+        match self.newest() {
+            Some(newest) => Ok(newest),
             None => self.get(store).await,
         }
+    }
+
+    fn newest(&self) -> Option<Arc<Inventory>> {
+        let last = self.last.lock();
+        last.as_ref().map(|(_, inventory)| inventory.clone())
     }
 
     fn fresh(&self) -> Option<Arc<Inventory>> {
@@ -255,10 +358,30 @@ mod tests {
         }
         assert_eq!(round.keys, 10_000);
         assert!(
-            round.found.len() <= NAMES + PATTERNS,
+            round.found.len() <= NAMES + LOOKALIKES,
             "{}",
             round.found.len()
         );
+        assert!(round.known.cut, "names of mutexes are missing");
+    }
+
+    #[test]
+    fn keys_of_others_hide_no_names_of_patterns() {
+        let mut round = Round::default();
+        for n in 0..5000 {
+            round.add(format!("app:user{n}:{{{n}}}:cart").as_bytes());
+        }
+        let name = || ("shop".to_owned(), "queue".to_owned(), "mail".to_owned());
+        round.add(b"shop:queue:{mail}:ready");
+        assert_eq!(round.found.get(&name()), Some(&1));
+        // Nor do names without end of what looks like a few patterns.
+        let mut round = Round::default();
+        for n in 0..2 * ALL {
+            round.add(format!("app:kind{}:{{{n}}}:cart", n % 100).as_bytes());
+        }
+        round.add(b"shop:queue:{mail}:ready");
+        assert_eq!(round.found.get(&name()), Some(&1));
+        assert!(!round.known.cut && round.lookalikes.cut);
     }
 
     #[test]

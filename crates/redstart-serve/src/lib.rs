@@ -88,7 +88,8 @@ pub use trace::Spans;
 ///
 /// # While the store is down
 ///
-/// Requests are answered with 503; `/readyz` too, `/healthz` not.
+/// Requests are answered with 503; `/readyz` too, `/healthz` not. Where one master of a Cluster is down, that concerns the
+/// requests for its keys; the dashboard shows the rest, and which master does not answer.
 ///
 /// # Metrics
 ///
@@ -172,6 +173,7 @@ impl Service {
                 };
                 if let Ok(inventory) = inventory {
                     app.sampler.sample(&app.store, &inventory).await;
+                    app.sampler.sample_breakers(&app, &inventory).await;
                 }
                 app.patterns.sweep();
                 metric::upkeep();

@@ -1,17 +1,27 @@
 //! Reading many jobs of a queue: page by page, paced, and from where one left off.
 //!
-//! Whatever looks through jobs takes its turn for each page: searches and changes of many jobs together cost the store what
-//! one of them costs. After each page there is a pause that is several times as long as the page took, so that most of the
-//! store's time is left to others, and more of it the busier the store is.
+//! Whatever looks through jobs takes its turn for each page: all searches together cost the store what one of them costs, and
+//! so do all changes of many jobs. After each page there is a pause that is several times as long as the page took, so that
+//! most of the store's time is left to others, and more of it the busier the store is. One page that somebody lists takes no
+//! turn. A caller has a bounded number of searches under way, so that those of one do not hold up those of the others.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
+use parking_lot::Mutex;
 use redstart::messaging::{
     DeadLetter, JobCursor, JobId, JobInfo, JobState, Queue, QueueCounts, normalized_error,
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::{pretty::redacted, problem::Problem};
+use crate::{
+    auth::Identity,
+    pretty::redacted,
+    problem::{Kind, Problem},
+};
 
 /// The shortest pause after a page.
 const PAUSE: Duration = Duration::from_millis(4);
@@ -20,12 +30,53 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The pause is as many times as long as the page took.
 const REST: u32 = 3;
 
-/// Whose turn it is to look through jobs.
+/// Searches of one caller that may be under way at the same time.
+const SEARCHES: usize = 16;
+
+/// Whose turn it is to look through jobs, of those that look for the same reason.
 pub(crate) struct Turns(Semaphore);
 
 impl Default for Turns {
     fn default() -> Self {
         Self(Semaphore::new(1))
+    }
+}
+
+/// How many searches each caller has under way.
+#[derive(Clone, Default)]
+pub(crate) struct Searches(Arc<Mutex<HashMap<String, usize>>>);
+
+/// A search that is under way, until it is dropped.
+pub(crate) struct Searching {
+    all: Searches,
+    who: String,
+}
+
+impl Searches {
+    pub(crate) fn begin(&self, identity: &Identity) -> Result<Searching, Problem> {
+        let who = identity.id();
+        let mut all = self.0.lock();
+        let count = all.entry(who.clone()).or_default();
+        if *count >= SEARCHES {
+            return Err(Problem::new(Kind::TooManyWaiting)
+                .detail(format!("you have {SEARCHES} searches under way"))
+                .retry_after(Duration::from_secs(1)));
+        }
+        *count += 1;
+        let all = self.clone();
+        Ok(Searching { all, who })
+    }
+}
+
+impl Drop for Searching {
+    fn drop(&mut self) {
+        let mut all = self.all.0.lock();
+        if let Some(count) = all.get_mut(&self.who) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.who);
+            }
+        }
     }
 }
 
@@ -126,6 +177,8 @@ pub(crate) struct Scan {
     before: Option<Duration>,
     /// A job may be read twice; it is found once.
     found: HashSet<JobId>,
+    /// What another scan has found, as far as this one has not: no other job is found.
+    only: Option<HashSet<JobId>>,
 }
 
 impl Scan {
@@ -149,6 +202,7 @@ impl Scan {
             scanned,
             before: None,
             found: HashSet::new(),
+            only: None,
         })
     }
 
@@ -156,6 +210,17 @@ impl Scan {
     pub(crate) fn before(mut self, moment: Duration) -> Self {
         self.before = Some(moment);
         self
+    }
+
+    /// Finds these jobs only, and is over when it has found all of them.
+    pub(crate) fn only(mut self, jobs: HashSet<JobId>) -> Self {
+        self.only = Some(jobs);
+        self
+    }
+
+    /// The jobs that it has found.
+    pub(crate) fn into_found(self) -> HashSet<JobId> {
+        self.found
     }
 
     /// How many jobs there are, as far as is known.
@@ -168,7 +233,8 @@ impl Scan {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.at, At::End)
+        let has_all = self.only.as_ref().is_some_and(HashSet::is_empty);
+        has_all || matches!(self.at, At::End)
     }
 
     /// Where another scan can go on, as text; `None` at the end.
@@ -182,9 +248,20 @@ impl Scan {
         }
     }
 
-    /// Reads one page; those of its jobs that are meant. Nothing is left to read when [`is_over`](Self::is_over).
+    /// Reads one page in its turn; those of its jobs that are meant. Nothing is left to read when
+    /// [`is_over`](Self::is_over).
     pub(crate) async fn step(&mut self, turns: &Turns) -> Result<Vec<Seen>, Problem> {
         let page = turns.take(self.page()).await?;
+        Ok(self.meant(page))
+    }
+
+    /// The same at once, for one page that somebody waits for.
+    pub(crate) async fn step_now(&mut self) -> Result<Vec<Seen>, Problem> {
+        let page = self.page().await?;
+        Ok(self.meant(page))
+    }
+
+    fn meant(&mut self, page: Vec<Seen>) -> Vec<Seen> {
         self.scanned += page.len() as u64;
         let before = self.before.unwrap_or(Duration::MAX);
         let mut found = Vec::new();
@@ -193,11 +270,19 @@ impl Scan {
                 JobState::Dead => job.due <= before,
                 _ => job.created <= before,
             });
-            if is_new && self.filter.accepts(&seen) && self.found.insert(seen.id) {
+            if is_new && self.filter.accepts(&seen) && self.is_first(seen.id) {
                 found.push(seen);
             }
         }
-        Ok(found)
+        found
+    }
+
+    /// Whether a job that is meant is found now for the first time.
+    fn is_first(&mut self, id: JobId) -> bool {
+        match &mut self.only {
+            Some(left) => left.remove(&id),
+            None => self.found.insert(id),
+        }
     }
 
     async fn page(&mut self) -> Result<Vec<Seen>, Problem> {
@@ -271,4 +356,40 @@ fn parse_place(state: JobState, text: &str) -> Result<(At, u64), Problem> {
         (_, place) => At::Jobs(place.parse().map_err(|_| invalid())?),
     };
     Ok((at, scanned))
+}
+
+#[cfg(test)]
+mod tests {
+    use redstart::Store;
+
+    use super::*;
+
+    /// Searches that never end their turn hold up neither a page nor a change of many jobs.
+    #[tokio::test]
+    async fn what_is_not_a_search_waits_for_none() {
+        let store = Store::connect("memory://").await.unwrap();
+        let app = crate::app::App::new(&store, crate::Config::default()).unwrap();
+        let queue = Queue::new(&store, "n", "q").unwrap();
+        queue.enqueue_raw("mail", b"1").await.unwrap();
+        let hang = app.searching.take(std::future::pending::<()>());
+        let filter = Filter {
+            state: JobState::Ready,
+            kind: None,
+            error: None,
+            group: None,
+            text: None,
+            hidden: Vec::new(),
+        };
+        let others = async {
+            let mut scan = Scan::new(&queue, filter.clone(), None).await.unwrap();
+            assert_eq!(scan.step_now().await.unwrap().len(), 1);
+            let mut scan = Scan::new(&queue, filter, None).await.unwrap();
+            assert_eq!(scan.step(&app.changing_many).await.unwrap().len(), 1);
+        };
+        tokio::select! {
+            biased;
+            () = hang => unreachable!(),
+            () = others => {}
+        }
+    }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Key {
     quota: QuotaText,
     burst: Option<u64>,
     refundable: bool,
+    /// The most units that are leased at once.
+    block: Option<u64>,
 }
 
 /// A limit that is given with the call.
@@ -262,6 +264,7 @@ pub(crate) fn limiter_of(
         quota: configured.quota,
         burst: configured.burst,
         refundable: configured.refundable,
+        block: configured.block(),
     };
     Ok(Chosen {
         limiter: make(app, key)?,
@@ -286,6 +289,7 @@ pub(crate) fn limiter_with(
         quota: QuotaText::new(units, period),
         burst: None,
         refundable: false,
+        block: None,
     };
     make(app, key)
 }
@@ -302,6 +306,7 @@ fn find(call: &Call, limit: Option<&Limit>) -> Result<Chosen, Problem> {
         quota: QuotaText::parse(&limit.quota).map_err(Problem::invalid)?,
         burst: limit.burst,
         refundable: limit.refundable,
+        block: None,
     };
     Ok(Chosen {
         limiter: make(&call.app, key)?,
@@ -323,6 +328,10 @@ fn make(app: &App, key: Key) -> Result<Limiter, Problem> {
         let builder = match key.refundable {
             true => builder.refundable(),
             false => builder,
+        };
+        let builder = match key.block {
+            Some(units) => builder.lease_blocks(units),
+            None => builder,
         };
         builder.build()
     })?)

@@ -141,7 +141,8 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .grants()
             .doc(
                 FAMILY,
-                "Change all jobs that match a filter. This counts them and changes nothing; confirm it to change them",
+                "Change all jobs that match a filter, up to four million at a time. This counts them and changes nothing; \
+                 confirm it to change them",
             )
             .param("name", "mail")
             .body::<NewBulk>(json!({"action": "retry", "state": "dead", "kind": "send_mail", "error": "connection refused"}))
@@ -170,8 +171,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/queues/{name}/bulk/{id}:confirm", confirm_bulk)
             .by_hand("queue.bulk")
-            .grants()
-            .doc(FAMILY, "Change the jobs that were counted")
+            .doc(FAMILY, "Change the jobs that were counted, and no others")
             .param("name", "mail")
             .param("id", "00000000000000000000000000000000")
             .body::<Confirm>(json!({"count": 0}))
@@ -181,7 +181,6 @@ pub(super) fn add_routes(routes: &mut Routes) {
     routes.add(
         Route::delete("/v1/queues/{name}/bulk/{id}", stop_bulk)
             .by_hand("queue.bulk")
-            .grants()
             .doc(
                 FAMILY,
                 "Stop a change of many jobs. What is changed stays changed",

@@ -140,11 +140,12 @@ fn status(shell: &Shell, name: &str, bulk: &Bulk) -> Markup {
                 }
                 Stage::Counted if progress.matched == 0 => { p { (scanned) ". No job matches." } }
                 Stage::Counted => {
-                    p { (scanned) ". " strong { (progress.matched) } " match. Jobs that were added since then are left as they are." }
+                    p { (scanned) ". " strong { (progress.matched) } " match. Only these are changed; jobs that came to match since then are left as they are." }
                     @if bulk.action == BulkAction::Delete { p.note.bad { "What is deleted cannot be brought back." } }
                     (form("confirm", &format!("Yes, {what} {}", progress.matched), "primary", Some(progress.matched)))
                     " " (form("stop", "No", "", None))
                 }
+                Stage::TooMany => { p.note.bad { "Too many match to keep in mind which. Nothing is changed. Narrow the filter, or change them in parts." } }
                 Stage::Running => {
                     p { (scanned) "; " (progress.changed) " of " (progress.matched) " changed." }
                     (form("stop", "Stop", "small", None))

@@ -12,13 +12,14 @@ use redstart::{
     messaging::EventStream,
     ranking::Leaderboard,
     redis::cmd,
+    resilience::CircuitState,
     sessions::Sessions,
 };
 use serde_json::Value;
 
 use super::{
     Shell,
-    layout::{curl, empty, encode, live, moment, tile},
+    layout::{covered, curl, empty, encode, live, moment, tile},
 };
 use crate::{
     api::{breaker, circuit_name, json_cache},
@@ -64,12 +65,12 @@ pub(super) async fn caches(call: Call) -> Result<Reply, Problem> {
         section.card {
             @if names.is_empty() { (empty("No cache in this namespace.")) }
             @else { div.scroll tabindex="0" { table {
-                thead { tr { th { "Cache" } th.num { "Keys in the sample" } th.num { "Hits here" } th.num { "Misses" } th.num { "Waited" } th { "Invalidate" } } }
+                thead { tr { th { "Cache" } th.num { "Keys in the sample" } th.num { "Hits here" } th.num { "Misses" } th.num { "Hit rate" } th.num title="They waited for a load of another caller" { "Loads spared" } th { "Invalidate" } } }
                 tbody { @for name in &names {
                     @let stats = json_cache(&call.app, &shell.namespace, name)?.stats();
                     @let keys = shell.inventory.found.get(&(shell.namespace.clone(), "cache".to_owned(), name.clone()));
                     tr {
-                        td { strong { (name) } } td.num { (keys.copied().unwrap_or(0)) } td.num { (stats.hits + stats.l1_hits) } td.num { (stats.misses) } td.num { (stats.waits) }
+                        td { strong { (name) } } td.num { (keys.copied().unwrap_or(0)) } td.num { (stats.hits + stats.l1_hits) } td.num { (stats.misses) } td.num { (rate(stats.hits + stats.l1_hits, stats.misses)) } td.num { (stats.waits) }
                         td { @if shell.may_act() {
                             form.row method="get" action=(format!("{}/act/cache.invalidate", shell.base)) {
                                 input type="hidden" name="namespace" value=(shell.namespace); input type="hidden" name="name" value=(name);
@@ -80,7 +81,7 @@ pub(super) async fn caches(call: Call) -> Result<Reply, Problem> {
                     }
                 } }
             } } }
-            p.muted { "Hits and misses are those through this service; programs count their own as " code { "redstart_events_total" } "." }
+            p.muted { "Hits and misses are those through this service; a load is spared when a caller waits for that of another. Programs count their own as " code { "redstart_events_total" } "." }
         }
         (curl(&shell, "POST", "/v1/caches/product/42:lease", Some(r#"{"lease": 10}"#)))
     };
@@ -92,24 +93,35 @@ pub(super) async fn caches(call: Call) -> Result<Reply, Problem> {
     ))
 }
 
+/// The share of hits.
+fn rate(hits: u64, misses: u64) -> String {
+    match hits + misses {
+        0 => "–".to_owned(),
+        all => format!("{:.1} %", 100.0 * hits as f64 / all as f64),
+    }
+}
+
 pub(super) async fn breakers(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let (names, _) = names(&call, &shell, &["breaker"]);
     let mut rows = Vec::new();
     for name in names.iter().take(100) {
-        rows.push((
-            name,
-            circuit_name(breaker(&call.app, &shell.namespace, name).await?.state()),
-        ));
+        // A breaker whose part of the store is down does not hide the others.
+        let opened = breaker(&call.app, &shell.namespace, name).await;
+        let state = opened.map_or("unknown", |breaker| circuit_name(breaker.state()));
+        rows.push((name, state));
     }
     let body = html! {
         section.card {
             @if rows.is_empty() { (empty("No breaker has counted anything yet.")) }
             @else { div.scroll tabindex="0" { table {
-                thead { tr { th { "Breaker" } th { "State" } th { "Actions" } } }
+                thead { tr { th { "Breaker" } th { "State" } th { "Changes" } th { span.muted { "Time closed, half open, open" } } th { "Actions" } } }
                 tbody { @for (name, state) in &rows { tr {
+                    @let history = call.app.sampler.breaker(&shell.namespace, name);
                     td { strong { (name) } }
                     td { span class=(match *state { "closed" => "tag good", "open" => "tag bad", _ => "tag warn" }) { (state) } }
+                    td.wide { (lately(&history)) }
+                    td { (time_in(name, &history)) }
                     td.acts { (shell.act("breaker.force-open", "Force open for 60 s", &[("name", name)])) (shell.act("breaker.reset", "Reset", &[("name", name)])) }
                 } } }
             } } }
@@ -122,6 +134,33 @@ pub(super) async fn breakers(call: Call) -> Result<Reply, Problem> {
         html! { "Which services are called, and which are left alone" },
         live(&call, body),
     ))
+}
+
+/// How much of the time a breaker was in each state.
+fn time_in(name: &str, history: &[CircuitState]) -> Markup {
+    let of = |state| history.iter().filter(|known| **known == state).count() as u64;
+    let (closed, open) = (of(CircuitState::Closed), of(CircuitState::Open));
+    let half_open = of(CircuitState::HalfOpen);
+    shares(
+        &format!("Time of {name}"),
+        &[("closed", closed), ("half open", half_open), ("open", open)],
+    )
+}
+
+/// The newest changes of a state, the newest first.
+fn lately(history: &[CircuitState]) -> Markup {
+    let changes: Vec<(usize, CircuitState)> = history
+        .windows(2)
+        .enumerate()
+        .filter(|(_, pair)| pair[0] != pair[1])
+        .map(|(at, pair)| (history.len() - 2 - at, pair[1]))
+        .collect();
+    html! {
+        @if changes.is_empty() { span.muted { "no change" @if history.len() > 1 { " in " (covered(history.len())) } } }
+        @for (back, state) in changes.iter().rev().take(3) {
+            span.tag { (circuit_name(*state)) " " @if *back == 0 { "just now" } @else { (covered(back + 1)) " ago" } } " "
+        }
+    }
 }
 
 pub(super) async fn stock(call: Call) -> Result<Reply, Problem> {
@@ -142,7 +181,11 @@ pub(super) async fn stock(call: Call) -> Result<Reply, Problem> {
         Some(report) => html! {
             div.tiles { (tile("Free", report.free, "")) (tile("Held", report.held, "by orders")) (tile("Sold", report.sold, "")) (tile("Total", report.total(), "free + held + sold")) }
             (shares("Stock", &[("sold", report.sold), ("held", report.held), ("free", report.free)]))
-            p.muted { "The three make up the total: nothing is sold twice and nothing is lost." }
+            @match report.put_on_sale {
+                Some(units) if report.is_conserved() => { p { span.tag.good { "conserved" } " " (units) " units were put on sale, and as many are free, held or sold." } }
+                Some(units) => { p.note.bad { (units) " units were put on sale, and " (report.total()) " are free, held or sold: somebody has changed the keys of this sale by hand, or a part of them was lost." } }
+                None => { p.muted { "How many units were put on sale is not known: an earlier version opened this sale." } }
+            }
         },
     };
     let body = html! {
@@ -256,23 +299,7 @@ async fn stream(call: &Call, shell: &Shell, name: &str) -> Result<Markup, Proble
     ask.arg("GROUPS").arg(entity.key());
     let groups: Vec<std::collections::HashMap<String, redstart::redis::Value>> =
         store.query(&ask).await.unwrap_or_default();
-    let mut newest = cmd("XREVRANGE");
-    newest
-        .arg(entity.key())
-        .arg("+")
-        .arg("-")
-        .arg("COUNT")
-        .arg(1);
-    let last: Vec<(String, Vec<redstart::redis::Value>)> =
-        store.query(&newest).await.unwrap_or_default();
-    let after = last
-        .first()
-        .and_then(|(id, _)| id.split('-').next()?.parse::<u64>().ok());
-    // The last minute, as far as one page goes.
-    let after = after.map(|ms| format!("{}-0", ms.saturating_sub(60_000)));
-    let mut events = stream.read(after.as_deref(), 200).await?;
-    let skip = events.len().saturating_sub(20);
-    events.drain(..skip);
+    let events = stream.newest(20).await?;
     let field = |group: &std::collections::HashMap<String, redstart::redis::Value>, name: &str| {
         let value = group
             .get(name)
@@ -297,7 +324,7 @@ async fn stream(call: &Call, shell: &Shell, name: &str) -> Result<Markup, Proble
             @if events.is_empty() { (empty("None.")) }
             @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Id" } th { "Event" } } }
-                tbody { @for event in events.iter().rev() { tr { td.mono { (event.id) } td.wide.mono { (brief(&event.event.to_string(), &call.config.redact, 160)) } } } }
+                tbody { @for event in &events { tr { td.mono { (event.id) } td.wide.mono { (brief(&event.event.to_string(), &call.config.redact, 160)) } } } }
             } } }
         }
     })

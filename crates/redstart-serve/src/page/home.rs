@@ -13,26 +13,44 @@ use crate::{
     checkup::class,
     problem::{Kind, Problem},
     reply::Reply,
-    sampler::{NODE_ID, Servers},
+    sampler::{ADDRESS, Servers},
 };
 
 pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
-    let servers = Servers::read(&call.app.store).await.unwrap_or_default();
-    let health = call.app.store.health().await?;
+    let store = &call.app.store;
+    let (servers, health) = tokio::join!(Servers::read(store), store.health());
+    // Where a part of a Cluster is down, the rest is shown. Where all of it is, there is nothing to show.
+    let servers = servers?;
     let sampler = &call.app.sampler;
-    let (major, minor, patch) = health.version;
-    let memory = servers.sum("used_memory").unwrap_or(0.0);
-    let uptime = servers.least("uptime_in_seconds").unwrap_or(0.0);
+    let unknown = || "–".to_owned();
+    let memory = servers.sum("used_memory");
+    let memory = memory.map_or_else(unknown, |bytes| format!("{:.1} MiB", bytes / 1048576.0));
+    let uptime = servers.least("uptime_in_seconds");
+    let uptime = uptime.map(|seconds| span(std::time::Duration::from_secs(seconds as u64)));
     let clients = servers.sum("connected_clients");
+    let kind = if store.is_cluster() {
+        "Cluster"
+    } else {
+        "one server"
+    };
     let body = html! {
         div.tiles {
-            (tile(&format!("{:?}", health.server), format!("{major}.{minor}.{patch}"), if call.app.store.is_cluster() { "Cluster" } else { "one server" }))
-            (tile("Answered in", format!("{:.2} ms", health.round_trip.as_secs_f64() * 1e3), "one round trip"))
+            @match &health {
+                Ok(health) => {
+                    @let (major, minor, patch) = health.version;
+                    (tile(&format!("{:?}", health.server), format!("{major}.{minor}.{patch}"), kind))
+                    (tile("Answered in", format!("{:.2} ms", health.round_trip.as_secs_f64() * 1e3), "one round trip"))
+                }
+                Err(_) => {
+                    (tile("Server", unknown(), kind))
+                    (tile("Answered in", unknown(), "not all answer"))
+                }
+            }
             (tile("Commands", sampler.ops().last().map_or("…".to_owned(), |ops| short(*ops)), "per second"))
-            (tile("Memory", format!("{:.1} MiB", memory / 1048576.0), &policy(&servers)))
+            (tile("Memory", memory, &policy(&servers)))
             (tile("Clients", clients.map_or("–".to_owned(), |n| n.to_string()), "connected"))
-            (tile("Up for", span(std::time::Duration::from_secs(uptime as u64)), ""))
+            (tile("Up for", uptime.unwrap_or_else(unknown), ""))
         }
         (noticed(&servers))
         (examined(&call, &shell))
@@ -67,10 +85,18 @@ fn policy(servers: &Servers) -> String {
 /// What an operator should know without being asked.
 fn noticed(servers: &Servers) -> Markup {
     let mut found: Vec<String> = Vec::new();
-    for server in &servers.0 {
+    for (address, error) in &servers.silent {
+        found.push(match address.as_str() {
+            "" => format!("The server does not answer: {error}."),
+            address => {
+                format!("The master {address} does not answer: {error}. Its keys cannot be used.")
+            }
+        });
+    }
+    for server in &servers.all {
         // On a Cluster each node has its own.
-        let whose = match (servers.0.len(), server.text(NODE_ID)) {
-            (2.., Some(id)) => format!("Node {}: ", brief(id)),
+        let whose = match server.text(ADDRESS) {
+            Some(address) if !address.is_empty() => format!("Node {address}: "),
             _ => String::new(),
         };
         let mut add = |text: String| found.push(format!("{whose}{text}"));
@@ -247,13 +273,18 @@ async fn nodes(call: &Call, servers: &Servers) -> Markup {
                         @let fields: Vec<&str> = line.split(' ').collect();
                         @if fields.len() >= 8 {
                             @let address = fields[1].split('@').next().unwrap_or_default();
-                            @let server = servers.0.iter().find(|server| server.text(NODE_ID) == Some(fields[0]));
+                            @let server = servers.all.iter().find(|server| server.text(ADDRESS) == Some(address));
+                            @let state = match fields[2] {
+                                _ if servers.silent.iter().any(|(silent, _)| silent == address) => "does not answer",
+                                flags if flags.split(',').any(|flag| flag == "fail") => "failed",
+                                _ => fields[7],
+                            };
                             @let memory = server.and_then(|server| server.number("used_memory"));
                             @let ops = server.and_then(|server| server.number("instantaneous_ops_per_sec"));
                             tr {
                                 td.mono { (address) " " span.muted { (brief(fields[0])) } }
                                 td { (if fields[2].contains("master") { "master" } else { "replica" }) }
-                                td { span class=(if fields[7] == "connected" { "tag good" } else { "tag bad" }) { (fields[7]) } }
+                                td { span class=(if state == "connected" { "tag good" } else { "tag bad" }) { (state) } }
                                 td.num { (memory.map_or("–".to_owned(), |bytes| format!("{:.1} MiB", bytes / 1048576.0))) }
                                 td.num { (ops.map_or("–".to_owned(), short)) }
                                 td.mono { (fields[8..].join(" ")) }

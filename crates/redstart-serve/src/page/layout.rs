@@ -182,6 +182,8 @@ impl Shell {
                             }
                             @if self.read_only { p.note { "This service is read-only." } }
                             @if self.inventory.partial { p.note { (self.inventory.keys) " keys were read so far, and more with each look; some names may be missing." } }
+                            @if self.inventory.unread { p.note.bad { "Some keys cannot be read now: a part of the store does not answer. Names are those that were found before." } }
+                            @if self.inventory.cut { p.note { "There are more names than are kept here; some are missing." } }
                             (body)
                             footer {
                                 p { "You are " strong { (self.who) } ". " span id="status" role="status" {} }

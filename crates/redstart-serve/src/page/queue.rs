@@ -2,9 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use maud::{Markup, html};
-use redstart::messaging::{DeadLetter, JobInfo, JobState, Queue, QueueCounts, normalized_error};
+use redstart::messaging::{
+    ChildResult, Children, DeadLetter, JobId, JobInfo, JobState, Queue, QueueCounts,
+    normalized_error,
+};
+use serde_json::value::RawValue;
 
 use super::{
     Shell,
@@ -33,27 +37,46 @@ pub(super) fn queue_of(call: &Call, shell: &Shell, name: &str) -> Result<Queue, 
 pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let names = shell.inventory.names(&shell.namespace, "queue").take(200);
-    let count = |name: String, queue: Result<Queue, Problem>| async move {
-        let counts = queue?.inspect().counts().await?;
-        Ok::<_, Problem>((name, counts))
+    let now = call.app.now().await;
+    let look = |name: String, queue: Result<Queue, Problem>| async move {
+        let inspect = match queue {
+            Ok(queue) => queue.inspect(),
+            Err(problem) => return (name, Err(problem)),
+        };
+        let looked = tokio::try_join!(inspect.counts(), inspect.oldest());
+        (name, looked.map_err(Problem::from))
     };
-    let counts = names.map(|name| count(name.to_owned(), queue_of(&call, &shell, name)));
-    let counts: Vec<_> = counts.collect();
-    let rows: Vec<_> = stream::iter(counts).buffered(AT_ONCE).try_collect().await?;
+    let looks = names.map(|name| look(name.to_owned(), queue_of(&call, &shell, name)));
+    let looks: Vec<_> = looks.collect();
+    let mut rows = Vec::new();
+    let (mut failure, mut answered) = (None, false);
+    let mut looked = stream::iter(looks).buffered(AT_ONCE);
+    while let Some((name, look)) = looked.next().await {
+        answered |= look.is_ok();
+        // A queue whose part of a Cluster is down does not hide the others.
+        let found = look.map_err(|problem| failure.get_or_insert(problem).kind);
+        rows.push((name, found.ok()));
+    }
+    if let (Some(problem), false) = (failure, answered) {
+        return Err(problem);
+    }
     let sampler = &call.app.sampler;
     let foreign = super::foreign::card(&call, &shell).await;
     let body = html! {
         section.card {
             @if rows.is_empty() { (empty("No queues in this namespace.")) }
             @else { div.scroll tabindex="0" { table {
-                thead { tr { th { "Queue" } th.num { "Ready" } th.num { "Running" } th.num { "Delayed" } th.num { "Parked" } th.num { "Dead" } th.num { "Workers" } th { "State" } th { span.muted { "Ready, running, dead" } } } }
-                tbody { @for (name, counts) in &rows { tr {
+                thead { tr { th { "Queue" } th.num { "Ready" } th.num { "Running" } th.num { "Delayed" } th.num { "Parked" } th.num { "Dead" } th.num { "Workers" } th { "Oldest ready" } th { "State" } th { span.muted { "Ready, running, dead" } } } }
+                tbody { @for (name, found) in &rows { tr {
                     td { a href=(shell.link(&format!("/queues/{}", encode(name)))) { strong { (name) } } }
+                    @if let Some((counts, oldest)) = found {
                     td.num { (counts.ready) } td.num { (counts.running) } td.num { (counts.delayed) } td.num { (counts.parked) }
                     td.num { @if counts.dead > 0 { a href=(shell.link(&format!("/queues/{}/dead", encode(name)))) { (counts.dead) } } @else { "0" } }
                     td.num { (counts.workers) }
+                    td { (age(*oldest, now.as_ref().ok())) }
                     td { (state_tag(counts)) }
                     td { (shares(name, &[("ready", counts.ready), ("running", counts.running), ("dead", counts.dead)])) }
+                    } @else { td colspan="7" { "–" } td { span.tag.bad { "has not answered" } } td {} }
                 } } }
             } } }
         }
@@ -71,6 +94,14 @@ pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
         html! { "Jobs that workers run" },
         live(&call, body),
     ))
+}
+
+/// How long the job has waited that became ready at this time.
+fn age(ready: Option<Duration>, now: Option<&Duration>) -> String {
+    match (ready, now) {
+        (Some(ready), Some(now)) => span(now.saturating_sub(ready)),
+        _ => "–".to_owned(),
+    }
 }
 
 fn state_tag(counts: &QueueCounts) -> Markup {
@@ -158,13 +189,15 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
     };
     jobs.truncate(50);
     let crons = queue.cron_entries().await?;
-    let now = call.app.store.time().await?;
+    let oldest = queue.inspect().oldest().await?;
+    let now = call.app.now().await?;
     let at = encode(&name);
     let count = |state: &str| parse_state(state).map_or(0, |state| count_of(&counts, state));
     let body = html! {
         div.tiles {
             (tile("Ready", counts.ready, "")) (tile("Running", counts.running, "")) (tile("Delayed", counts.delayed, ""))
             (tile("Parked", counts.parked, "no worker knows them")) (tile("Dead", counts.dead, "")) (tile("Workers", counts.workers, ""))
+            (tile("Oldest ready", age(oldest, Some(&now)), "has waited so long"))
         }
         div.grid {
             section.card { h2 { "Jobs over time" } (history(&call.app.sampler, &shell.namespace, &name)) }
@@ -284,8 +317,10 @@ pub(super) async fn search(call: Call) -> Result<Reply, Problem> {
     let filter = filter_of(&call)?;
     let state = filter.state;
     let mut scan = Scan::new(&queue, filter.clone(), call.query.given("from")).await?;
-    let found = search_step(&mut scan, &call.app.turns, FIRST, FIRST_TIME).await?;
-    let now = call.app.store.time().await?;
+    let searching = call.app.searches.begin(&call.identity)?;
+    let found = search_step(&mut scan, &call.app.searching, FIRST, FIRST_TIME).await?;
+    drop(searching);
+    let now = call.app.now().await?;
     let at = encode(&name);
     let place = scan.place();
     let rest = place.as_deref().map(|place| search_query(&filter, place));
@@ -314,9 +349,9 @@ pub(super) async fn search_rows(call: Call) -> Result<Reply, Problem> {
     let state = filter.state;
     let from = search_from(&call);
     let scan = Scan::new(&queue, filter, from.as_deref()).await?;
-    let now = call.app.store.time().await?;
+    let now = call.app.now().await?;
     let hidden = call.config.redact.clone();
-    let events = told(&call, scan, SHOWN).map(move |told| {
+    let events = told(&call, scan, SHOWN)?.map(move |told| {
         let (event, scanned, total, place) = match told {
             Told::Found(job) => {
                 let row = job_row(&shell, &hidden, &name, &job, now);
@@ -347,10 +382,18 @@ pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let name = call.param("name").to_owned();
     let queue = queue_of(&call, &shell, &name)?;
-    let id = call.param("id").parse::<redstart::messaging::JobId>()?;
+    let id = call.param("id").parse::<JobId>()?;
     let found = queue.job(id).await?;
     let details = found.ok_or_else(|| Problem::not_found("job; it may have ended too long ago"))?;
-    let now = call.app.store.time().await?;
+    let now = call.app.now().await?;
+    // A job may have very many children: they are read when the page is opened, and not again while it is open.
+    let is_tick = call.headers.contains_key("hx-request");
+    let children = match details.job.state {
+        JobState::Waiting | JobState::Ready | JobState::Running if !is_tick => {
+            queue.inspect().children::<Box<RawValue>>(id).await?
+        }
+        _ => None,
+    };
     let (id, job) = (id.to_string(), &details.job);
     let payload = String::from_utf8_lossy(&job.payload).into_owned();
     let one = [("queue", name.as_str()), ("job", id.as_str())];
@@ -403,17 +446,76 @@ pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
                 tr { th { "Id" } td.mono { (id) } }
                 tr { th { "Unique key" } td { (job.unique.as_deref().unwrap_or("none")) } }
                 tr { th { "Group" } td { (job.group.as_deref().unwrap_or("none")) } }
-                @if let Some(parent) = job.parent { tr { th { "Parent" } td.mono { a href=(shell.link(&format!("/queues/{}/jobs/{parent}", encode(&name)))) { (parent.to_string()) } } } }
+                @if let Some(parent) = job.parent { tr { th { "Parent" } td.mono { (parent_link(&call, &shell, &name, job, parent)) } } }
             } } }
             (curl(&shell, "GET", &format!("/v1/queues/{}/jobs/{id}", encode(&name)), None))
+        }
+    };
+    let body = html! {
+        (live(&call, body))
+        @if let Some(children) = children.filter(|children| !children.results.is_empty()) {
+            (flow(&call, &shell, &name, job, &children))
         }
     };
     Ok(shell.page(
         "/queues",
         &format!("Job {}", &id[..12]),
         crumb(&shell, &name),
-        live(&call, body),
+        body,
     ))
+}
+
+/// The job that waits for this one, which may be in another queue and another namespace.
+fn parent_link(call: &Call, shell: &Shell, queue: &str, job: &JobInfo, parent: JobId) -> Markup {
+    let away = job.parent_queue.as_ref();
+    let (namespace, queue) = match away {
+        Some((namespace, queue)) => (namespace.as_str(), queue.as_str()),
+        None => (shell.namespace.as_str(), queue),
+    };
+    let at = format!("/queues/{}/jobs/{parent}", encode(queue));
+    html! {
+        @if call.identity.may_use(namespace).is_ok() {
+            a href=(format!("{}{at}?namespace={}", shell.base, encode(namespace))) { (parent.to_string()) }
+        } @else { (parent.to_string()) }
+        @if away.is_some() { " in " (queue) }
+    }
+}
+
+/// The flow around a job that has children: its parent, and what became of each child.
+fn flow(
+    call: &Call,
+    shell: &Shell,
+    queue: &str,
+    job: &JobInfo,
+    children: &Children<Box<RawValue>>,
+) -> Markup {
+    let hidden = &call.config.redact;
+    let shown = children.results.iter().take(200);
+    let of_all = children.results.len() as u64;
+    html! {
+        section.card {
+            h2 { "Flow" }
+            p {
+                @if let Some(parent) = job.parent { span.mono { (parent_link(call, shell, queue, job, parent)) } " waits for this job. " }
+                "This job has " (of_all) " children: " (children.waiting) " are not over, " (children.failed) " have failed."
+            }
+            div.scroll tabindex="0" { table {
+                thead { tr { th.num { "Child" } th { "Outcome" } th { "Result" } } }
+                tbody { @for (number, child) in shown.enumerate() { tr {
+                    td.num { (number + 1) }
+                    @match child {
+                        ChildResult::Done(result) => {
+                            td { span.tag.good { "done" } }
+                            td.wide.mono { @if let Some(result) = result { (brief(result.get(), hidden, 160)) } }
+                        }
+                        ChildResult::Failed { reason } => { td { span.tag.bad { "failed" } } td.wide { (reason) } }
+                        _ => { td { span.tag { "not over, or ignored" } } td {} }
+                    }
+                } } }
+            } }
+            @if of_all > 200 { p.muted { "The first 200 are shown." } }
+        }
+    }
 }
 
 /// What was done and what failed in each of the last 30 minutes, and how long it took.

@@ -10,7 +10,7 @@ use redstart::{
     messaging::Queue,
     sessions::{Login, Sessions},
 };
-use redstart_testkit::{Kind, Proxy, Server, eventually};
+use redstart_testkit::{Kind, MonitorTap, Proxy, Server, eventually};
 use serde_json::json;
 
 use crate::{
@@ -208,5 +208,34 @@ async fn a_lease_that_the_page_did_not_name_is_left_alone() -> Result<()> {
         .await?;
     assert_eq!(done.json()["released"], true, "{}", done.text());
     ensure!(!nine.extend_held(&ticket, hour).await?);
+    served.stop().await
+}
+
+/// A script that changes a million jobs one by one leaves a million entries; the newest are read from the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_at_the_log_reads_its_end_only() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    ensure!(client.post("/v1/queues/q:pause", json!({})).await?.status == 200);
+    let fill = "local one = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1][2] \
+        for i = 1, 5000 do redis.call('XADD', KEYS[1], '*', unpack(one)) end";
+    let key = "redstart-serve:stream:{audit}";
+    server.command(&["EVAL", fill, "1", key]).await?;
+    ensure!(client.post("/v1/queues/q:resume", json!({})).await?.status == 200);
+    for (path, kind) in [("/v1/audit", "application/json"), ("/audit", "text/html")] {
+        let tap = MonitorTap::start(&server).await?;
+        let look = client.send("GET", path, &[("accept", kind)], b"").await?;
+        ensure!(look.status == 200, "{}", look.text());
+        let seen = tap.round_trips(key).await?;
+        assert_eq!(seen.len(), 1, "{path}: {seen:?}");
+        let text = look.text();
+        assert_eq!(text.matches("queue.pause").count(), 199, "{path}");
+        ensure!(
+            text.find("queue.resume") < text.find("queue.pause"),
+            "newest first"
+        );
+    }
     served.stop().await
 }

@@ -159,6 +159,84 @@ matrix! {
         }
         served.stop().await
     }
+
+    /// What came to match between the count and the confirmation was in no number that somebody has seen.
+    async fn a_confirmed_change_leaves_what_came_to_match_after_the_count(backend: &Backend) -> Result<()> {
+        let served = Served::start(backend, "").await?;
+        let mut client = served.client();
+        let queue = Queue::new(&served.store, backend.namespace(), "q")?;
+        let counts = async || queue.inspect().counts().await;
+        fill(&queue, 10).await?;
+        let first = lease(&mut client, 3).await?;
+        let cancel = count(&mut client, json!({"action": "cancel", "state": "running", "kind": "mail"})).await?;
+        assert_eq!(cancel["matched"], 3);
+        let later = lease(&mut client, 4).await?;
+        let done = confirm(&mut client, &cancel).await?;
+        assert_eq!((&done["stage"], &done["changed"]), (&json!("done"), &json!(3)), "{done}");
+        for (fences, cancelled) in [(first, true), (later, false)] {
+            for fence in fences {
+                let extended = client.post("/v1/queues/q:extend", json!({"fence": fence})).await?.json();
+                assert_eq!(extended["cancelled"], cancelled, "{extended}");
+            }
+        }
+        // The same for every job of a state.
+        let mut ids = Vec::new();
+        for n in 0..30_u64 {
+            let added = queue.enqueue_raw("mail", n.to_string().as_bytes()).delay(Duration::from_secs(3600)).await?;
+            ids.push(added.id().context("full")?);
+        }
+        assert_eq!(counts().await?.ready, 3);
+        let delete = count(&mut client, json!({"action": "delete", "state": "ready", "all": true})).await?;
+        assert_eq!(delete["matched"], 3);
+        assert_eq!(queue.inspect().run_now_many(&ids).await?, 30);
+        assert_eq!(confirm(&mut client, &delete).await?["changed"], 3);
+        assert_eq!(counts().await?.ready, 30);
+        served.stop().await
+    }
+}
+
+/// Takes so many jobs; their fences.
+async fn lease(client: &mut Client, jobs: usize) -> Result<Vec<Value>> {
+    let mut fences = Vec::new();
+    for _ in 0..jobs {
+        let ask = json!({"kinds": ["mail"], "wait": 30});
+        let leased = client.post("/v1/queues/q:lease", ask).await?.json();
+        let fence = leased["jobs"][0]["fence"].clone();
+        ensure!(fence.is_string(), "{leased}");
+        fences.push(fence);
+    }
+    Ok(fences)
+}
+
+/// A client that sends an `Idempotency-Key` with each change confirms and stops with one too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_confirmation_takes_an_idempotency_key() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let queue = Queue::new(&store, "n", "q")?;
+    fill(&queue, 5).await?;
+    let mut client = served.client();
+    let delete = json!({"action": "delete", "state": "ready", "all": true});
+    let counted = count(&mut client, delete).await?;
+    let id = counted["id"].as_str().context("no id")?;
+    let headers = [
+        ("content-type", "application/json"),
+        ("idempotency-key", "\"confirm-1\""),
+    ];
+    let path = format!("/v1/queues/q/bulk/{id}:confirm");
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let answer = client.send("POST", &path, &headers, b"{\"count\": 5}");
+        let answer = answer.await?;
+        ensure!(answer.status == 202, "{}", answer.text());
+        answers.push(answer.text());
+    }
+    assert_eq!(answers[0], answers[1]);
+    let path = format!("/v1/queues/q/bulk/{id}");
+    let headers = [("idempotency-key", "\"stop-1\"")];
+    let stopped = client.send("DELETE", &path, &headers, b"").await?;
+    ensure!(stopped.status == 200, "{}", stopped.text());
+    served.stop().await
 }
 
 /// The form of a page, sent as a browser sends it.

@@ -209,6 +209,18 @@ async fn hostile_requests_are_refused_and_never_break_the_service() -> Result<()
                     0..400 => ok += 1,
                     _ => refused += 1,
                 }
+                // A program is told why by a problem, and a reader by a page.
+                let kind = match bytes.windows(17).any(|part| part == b"accept: text/html") {
+                    true => "text/html",
+                    false => "application/problem+json",
+                };
+                let told = answer.header("content-type").unwrap_or_default();
+                ensure!(
+                    answer.status < 400 || told.starts_with(kind),
+                    "seed {seed}: {} with {told:?} to {}",
+                    answer.status,
+                    shown()
+                );
             }
             Err(error) => anyhow::bail!("seed {seed}: {error:#} after {}", shown()),
         }

@@ -11,6 +11,7 @@ mod example;
 mod foreign;
 mod hostile;
 mod large;
+mod outage;
 mod page;
 mod pattern;
 mod policy;

@@ -3,7 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
-    locking::Mutex,
+    commerce::Stock,
+    locking::{FairMutex, Mutex, RwLock},
     messaging::Queue,
     sessions::{Login, Sessions},
 };
@@ -565,5 +566,167 @@ async fn commands_to_copy_have_no_control_characters() -> Result<()> {
             }
         }
     }
+    served.stop().await
+}
+
+/// What is behind a link of a page.
+fn links(page: &str) -> Vec<String> {
+    let links = page.split("href=\"").skip(1);
+    let links = links.filter_map(|rest| rest.split('"').next());
+    links.map(|link| link.replace("&amp;", "&")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_names_its_parent_in_the_queue_of_the_parent() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    let flow = json!({"job": {"kind": "build_page", "payload": {"page": 7}, "children": [
+        {"kind": "resize", "payload": 320, "queue": "images"},
+        {"kind": "resize", "payload": 640},
+    ]}});
+    ensure!(client.post("/v1/queues/pages/flows", flow).await?.status == 201);
+    for queue in ["images", "pages"] {
+        let path = format!("/v1/queues/{queue}/jobs?state=ready");
+        let jobs = client.get(&path).await?.json();
+        let id = jobs["jobs"][0]["id"].as_str().context("no job")?.to_owned();
+        let parent = jobs["jobs"][0]["parent"].as_str().context("no parent")?;
+        let page = html(
+            &mut client,
+            &format!("/queues/{queue}/jobs/{id}?namespace=n"),
+        )
+        .await?;
+        let links = links(&page);
+        let link = links.iter().find(|link| link.contains(parent));
+        let link = link.context("no link")?;
+        ensure!(link.contains("/queues/pages/jobs/"), "{link}");
+        html(&mut client, link).await?;
+    }
+    // The parent's own page has the tree below it.
+    let counts = client.get("/v1/queues/pages").await?.json();
+    assert_eq!(
+        (&counts["waiting"], &counts["ready"]),
+        (&json!(1), &json!(1))
+    );
+    let lease = json!({"kinds": ["resize"], "wait": 30});
+    let leased = client.post("/v1/queues/images:lease", lease).await?.json();
+    let done = json!({"fence": leased["jobs"][0]["fence"], "result": {"file": "lamp-320", "token": "hunter2"}});
+    ensure!(client.post("/v1/queues/images:ack", done).await?.status == 200);
+    let waiting = client.get("/v1/queues/pages/jobs?state=waiting").await?;
+    let waiting = waiting.json();
+    let root = waiting["jobs"][0]["id"].as_str().context("no parent")?;
+    let mut page = String::new();
+    // What a child in another queue returned is told to its parent by a worker there.
+    let told = eventually(PATIENCE, async || {
+        let path = format!("/queues/pages/jobs/{root}?namespace=n");
+        page = html(&mut client, &path).await.unwrap_or_default();
+        page.contains("lamp-320")
+    });
+    ensure!(told.await, "{page}");
+    ensure!(
+        page.contains("2 children: 1 are not over, 0 have failed"),
+        "{page}"
+    );
+    ensure!(
+        !page.contains("hunter2"),
+        "a field that is hidden by name: {page}"
+    );
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_kinds_of_locks_are_shown_and_one_is_looked_up_by_its_name() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    let mutex = Mutex::builder(&store, "n", "m").label("ann").build()?;
+    let fair = FairMutex::builder(&store, "n", "f").label("bob").build()?;
+    let shared = RwLock::builder(&store, "n", "s").label("eve").build()?;
+    let written = RwLock::builder(&store, "n", "w").label("zoe").build()?;
+    let _held = (mutex.try_lock().await?, fair.try_lock().await?);
+    let _shared = (shared.try_read().await?, shared.try_read().await?);
+    let _written = written.try_write().await?;
+    let mut page = String::new();
+    let shown = eventually(PATIENCE, async || {
+        page = html(&mut client, "/locks?namespace=n")
+            .await
+            .unwrap_or_default();
+        ["ann", "bob", "zoe"].iter().all(|name| page.contains(name))
+    });
+    ensure!(shown.await, "{page}");
+    let readers = "<td class=\"num\">2</td><td class=\"num\">0</td>";
+    ensure!(
+        page.replace("</td> <td", "</td><td").contains(readers),
+        "{page}"
+    );
+    let page = html(&mut client, "/locks?namespace=n&name=f").await?;
+    ensure!(page.contains("bob") && !page.contains("ann"), "{page}");
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sale_that_lost_units_and_the_age_of_jobs_are_shown() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    let hour = std::time::Duration::from_secs(3600);
+    let stock = Stock::builder(&store, "n", "sale").build()?;
+    stock.prewarm("lamp", 5, hour).await?;
+    let _ = stock.restock("lamp", 2, "truck-1").await?;
+    let path = "/stock?namespace=n&name=sale&item=lamp";
+    let page = html(&mut client, path).await?;
+    ensure!(
+        page.contains("conserved") && page.contains("7 units were put on sale"),
+        "{page}"
+    );
+    for key in store.scan("n:stock.sale:*").await? {
+        let mut lose = redstart::redis::cmd("HINCRBY");
+        lose.arg(&key).arg("free").arg(-1);
+        let mut is_sale = redstart::redis::cmd("HEXISTS");
+        is_sale.arg(&key).arg("free");
+        if store.query::<bool>(&is_sale).await.unwrap_or(false) {
+            store.query::<i64>(&lose).await?;
+        }
+    }
+    let page = html(&mut client, path).await?;
+    ensure!(
+        page.contains("7 units were put on sale, and 6 are"),
+        "{page}"
+    );
+
+    let queue = Queue::new(&store, "n", "q")?;
+    queue.enqueue_raw("k", b"1").await?;
+    store.advance(hour * 3)?;
+    let page = html(&mut client, "/queues/q?namespace=n").await?;
+    ensure!(
+        page.contains("Oldest ready") && page.contains("3 h"),
+        "{page}"
+    );
+    let listed = eventually(
+        PATIENCE,
+        async || matches!(html(&mut client, "/queues?namespace=n").await, Ok(page) if page.contains("<td>3 h</td>")),
+    );
+    ensure!(listed.await);
+
+    // It was open, and is closed now.
+    act(
+        &mut client,
+        "/act/breaker.force-open?name=b&namespace=n",
+        "",
+    )
+    .await?;
+    let path = "/breakers?namespace=n";
+    let sampled = eventually(
+        PATIENCE,
+        async || matches!(html(&mut client, path).await, Ok(page) if page.contains("no change in") || page.contains(">open ")),
+    );
+    ensure!(sampled.await);
+    act(&mut client, "/act/breaker.reset?name=b&namespace=n", "").await?;
+    let mut page = String::new();
+    let changed = eventually(PATIENCE, async || {
+        page = html(&mut client, path).await.unwrap_or_default();
+        page.contains(">closed just now") || page.contains(">closed 3 s ago")
+    });
+    ensure!(changed.await, "{page}");
     served.stop().await
 }

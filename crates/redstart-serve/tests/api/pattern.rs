@@ -1,7 +1,8 @@
 //! What the API adds to the patterns: statuses, fences, repeats, long polls, events.
 
 use anyhow::{Context as _, Result, ensure};
-use redstart_testkit::{Backend, eventually, matrix};
+use redstart::Store;
+use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix};
 use serde_json::{Value, json};
 
 use crate::{Served, client::PATIENCE};
@@ -256,4 +257,49 @@ matrix! {
         assert_eq!(client.post("/v1/idempotency/p/k:finish", finish).await?.status, 410);
         served.stop().await
     }
+}
+
+/// Blocks live for a tenth of a second: a busy machine may need several tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_subject_of_a_limiter_that_leases_costs_few_round_trips() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let config = "[limiter.api]\nquota = \"100000/s\"\nlease_blocks = 1000\n[limiter.plain]\nquota = \"100000/s\"";
+    let served = Served::on(&store, "n", config).await?;
+    let mut client = served.client();
+    let mut asked = async |name: &str| {
+        let tap = MonitorTap::start(&server).await?;
+        for _ in 0..50 {
+            let path = format!("/v1/limiters/{name}:check");
+            let checked = client.post(&path, json!({"subject": "ann"})).await?;
+            ensure!(checked.json()["allowed"] == true, "{}", checked.text());
+        }
+        Ok(tap.round_trips("n:limiter.").await?.len())
+    };
+    ensure!(asked("plain").await? >= 50);
+    let spared = eventually(PATIENCE, async || matches!(asked("api").await, Ok(0..=10)));
+    ensure!(spared.await, "each check asks the store");
+    served.stop().await
+}
+
+/// A topic keeps nothing: who listens must be told when messages may have passed meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_listens_to_a_topic_is_told_of_a_gap() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut events = served.client().events("/v1/topics/t/events").await?;
+    ensure!(events.line().await?.as_deref() == Some("event: listening"));
+    events.line().await?;
+    let killed: u64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]).await?;
+    ensure!(killed > 0, "nobody listens");
+    ensure!(events.line().await?.as_deref() == Some("event: gap"));
+    events.line().await?;
+    // It goes on with what is published from now on.
+    let publish = json!({"message": {"n": 7}});
+    let path = "/v1/topics/t:publish";
+    ensure!(served.client().post(path, publish).await?.status == 200);
+    ensure!(events.line().await?.as_deref() == Some("event: message"));
+    ensure!(events.line().await?.as_deref() == Some("data: {\"n\":7}"));
+    served.stop().await
 }

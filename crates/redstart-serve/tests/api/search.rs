@@ -133,7 +133,8 @@ matrix! {
         assert_eq!((found.len(), &answers[0]["total"]), (3, &6.into()));
         assert_eq!(answers[0]["jobs"][0]["state"], "dead");
         assert_eq!(steps(&mut client, "state=dead&search=%22n%22:5").await?.0, [5]);
-        let page = client.send("GET", "/queues/q/search?state=dead&text=bob", &[("accept", "text/html")], b"").await?;
+        let path = format!("/queues/q/search?namespace={}&state=dead&text=bob", backend.namespace());
+        let page = client.send("GET", &path, &[("accept", "text/html")], b"").await?;
         ensure!(page.text().contains("Scanned 6 of 6 dead jobs; 6 shown"), "{}", page.text());
         served.stop().await
     }
@@ -261,5 +262,42 @@ async fn the_page_says_how_far_it_is_and_goes_on_without_javascript() -> Result<
     };
     ensure!(!row.contains("ann") && !row.contains("/act/"), "{row}");
     confined.stop().await?;
+    served.stop().await
+}
+
+/// One reader cannot take all turns: those of a caller have a bounded number of searches, and others have their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_reader_cannot_hold_up_the_others() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let token = |name: &str| {
+        let hash = hash_token(name);
+        format!("[[token]]\nname = {name:?}\nsha256 = {hash:?}\nrole = \"read\"\n")
+    };
+    let served = Served::on(&store, "n", &(token("eve") + &token("ann"))).await?;
+    let queue = Queue::new(&store, "n", "q")?;
+    fill(&queue, 40_000).await?;
+    let mut eve = served.client().header("authorization", "Bearer eve");
+    let mut ann = served.client().header("authorization", "Bearer ann");
+    let search = "/v1/queues/q/jobs:search?state=ready&search=nobody";
+    let mut open = Vec::new();
+    for _ in 0..16 {
+        open.push(eve.events(search).await?);
+    }
+    for path in [
+        search,
+        "/v1/queues/q/jobs?state=ready&search=nobody",
+        "/queues/q/search?namespace=n&state=ready&text=nobody",
+        "/queues/q/search/rows?namespace=n&state=ready&text=nobody",
+    ] {
+        let refused = eve.get(path).await?;
+        assert_eq!(refused.status, 429, "{path}: {}", refused.text());
+    }
+    ann.events(search).await?;
+    let page = ann.get("/v1/queues/q/jobs?state=ready").await?;
+    ensure!(page.status == 200, "{}", page.text());
+    // A search that ends makes room.
+    open.pop();
+    let again = eventually(PATIENCE, async || eve.events(search).await.is_ok());
+    ensure!(again.await);
     served.stop().await
 }

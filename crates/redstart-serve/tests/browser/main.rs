@@ -14,9 +14,10 @@ use client::Client;
 use redstart::{
     Store,
     locking::Mutex,
-    messaging::Queue,
+    messaging::{JobState, Queue},
     sessions::{Login, Sessions},
 };
+use redstart_adopt::bullmq::{BullQueue, NewJob};
 use redstart_serve::{Config, Demo, Service, hash_token};
 use redstart_testkit::{Browser, eventually, figure, scale};
 use serde_json::json;
@@ -47,6 +48,7 @@ const SCREENS: &[(&str, &str)] = &[
     ("places", "/places?namespace=shop"),
     ("audit", "/audit?namespace=shop"),
     ("api", "/api?namespace=shop"),
+    ("findings", "/findings?namespace=shop"),
     ("login", "/login"),
 ];
 
@@ -71,11 +73,44 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
         )
         .await
     );
+    // A queue of another library, which is recognised when a page first asks.
+    let bull = BullQueue::new(&store, "letters")?;
+    let _ = bull
+        .add(NewJob::new("welcome", &json!({"to": "ann"}))?)
+        .await?;
+    let (jobs, _) = payments.inspect().list(JobState::Running, None).await?;
+    let job = match jobs.first() {
+        Some(job) => job.id,
+        None => payments
+            .enqueue_raw("charge", b"1")
+            .await?
+            .id()
+            .context("full")?,
+    };
+    let library = redstart_adopt::Library::BullMq;
+    let mut screens: Vec<(&str, String)> = SCREENS
+        .iter()
+        .map(|(name, path)| (*name, (*path).to_owned()))
+        .collect();
+    screens.push((
+        "foreign",
+        format!("/foreign?namespace=shop&library={library}&subject=bull%3Aletters"),
+    ));
+    screens.push(("job", format!("/queues/payments/jobs/{job}?namespace=shop")));
+
     let shots = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
     let browser = Browser::start(shots).await?;
 
     // Hot subjects, some of which are refused.
     let mut api = Client::new(base.trim_start_matches("http://").parse()?);
+    let recognised = eventually(PATIENCE, async || {
+        let page = api.get("/queues?namespace=shop").await;
+        matches!(page, Ok(page) if page.text().contains("bull:letters"))
+    });
+    ensure!(
+        recognised.await,
+        "the queue of another library is not shown"
+    );
     for n in 0..60 {
         let check = json!({"subject": format!("user-{}", n % 2)});
         let checked = api.post("/v1/limiters/api:check?namespace=shop", check);
@@ -86,7 +121,7 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
     let every = scale(1, "BROWSER_LOOKS") > 1;
     for (turn, (width, theme)) in [(1440, "light"), (375, "dark")].into_iter().enumerate() {
         browser.look(width, theme).await?;
-        let screens = SCREENS.iter().enumerate();
+        let screens = screens.iter().enumerate();
         for (_, (name, path)) in screens.filter(|(at, _)| every || at % 2 == turn) {
             browser.open(&format!("{base}{path}")).await?;
             for fault in browser.faults().await? {
@@ -168,6 +203,25 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
         .await?;
     browser.until("queue.resume").await?;
 
+    // The same moment in the reader's own zone: these two are a day apart.
+    let mut shown = Vec::new();
+    for zone in ["Pacific/Kiritimati", "Pacific/Pago_Pago"] {
+        let zone = json!({"timezoneId": zone});
+        browser.tool("Emulation.setTimezoneOverride", zone).await?;
+        browser
+            .open(&format!("{base}/audit?namespace=shop"))
+            .await?;
+        let read = "const all = document.querySelectorAll('time[datetime]'); const time = all[all.length - 1]; \
+            return [time.getAttribute('datetime'), time.textContent]";
+        shown.push(browser.run(read).await?);
+    }
+    ensure!(
+        shown[0][0] == shown[1][0] && shown[0][1] != shown[1][1],
+        "{shown:?}"
+    );
+    let utc = json!({"timezoneId": "UTC"});
+    browser.tool("Emulation.setTimezoneOverride", utc).await?;
+
     // Trying the API, the theme switch and the keyboard.
     browser.open(&format!("{base}/api?namespace=shop")).await?;
     browser
@@ -207,7 +261,7 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
     browser.close().await?;
     figure(format!(
         "{} screens in {} of 2 widths and themes, 0 violations of axe-core",
-        SCREENS.len(),
+        screens.len(),
         if every { 2 } else { 1 }
     ));
     demo.stop().await;
@@ -442,6 +496,8 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
         hand.click("form[action$='/queues/q/bulk?namespace=n'] button.primary")
             .await?;
         browser.until("Yes, retry 5").await?;
+        let faults = browser.faults().await?;
+        ensure!(faults.is_empty(), "{faults:?}");
         hand.forms.insert("/queues/{name}/bulk".to_owned());
         let held = counts().await?.dead;
         assert_eq!(held, 5, "nothing is done before it is confirmed");
@@ -470,7 +526,7 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
     hand.fill("input[name=key]", "k").await?;
     hand.click("form[action$='/act/cache.invalidate'] button")
         .await?;
-    hand.confirm("cache.invalidate", "is loaded anew").await?;
+    hand.confirm("cache.invalidate", "loads it again").await?;
     hand.act(
         "/sessions?namespace=n&user=ann",
         "session.revoke",

@@ -202,7 +202,7 @@ pub use worker::{
 /// # Metrics
 ///
 /// Operations `queue.enqueue`, `queue.enqueue_many`, `queue.flow`, `queue.reserve`, `queue.finish`, `queue.job`,
-/// `queue.result`, `queue.cancel`, `queue.inspect`, `queue.replay`, `queue.cron`; events `queue.cancelled`,
+/// `queue.result`, `queue.cancel`, `queue.inspect`, `queue.oldest`, `queue.replay`, `queue.cron`; events `queue.cancelled`,
 /// `queue.done`, `queue.retried`, `queue.dead`, `queue.reclaimed`,
 /// `queue.parked`, `queue.refused`, `queue.lost`, `queue.handed_back`, `queue.duplicate`, `queue.full`.
 ///

@@ -65,7 +65,7 @@ const MAX_COUNT: usize = 4000;
 ///
 /// # Metrics
 ///
-/// Operations `stream.append`, `stream.read`, `stream.ack`, `stream.claim`, `stream.trim`; event `stream.dead`.
+/// Operations `stream.append`, `stream.read`, `stream.newest`, `stream.ack`, `stream.claim`, `stream.trim`; event `stream.dead`.
 ///
 /// # Example
 ///
@@ -219,6 +219,38 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
                 .arg(self.entity.key())
                 .arg(from)
                 .arg("+")
+                .arg("COUNT")
+                .arg(count.clamp(1, MAX_COUNT));
+            let raw: RawEntries = self.store.query(&range).await?;
+            Ok(raw.into_iter().filter_map(|raw| decode(raw).ok()).collect())
+        })
+        .await
+    }
+
+    /// The newest events, up to `count`, the newest first. Events that cannot be decoded are left out.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::EventStream};
+    /// # let orders = EventStream::<u64>::new(&Store::connect("memory://").await?, "shop", "orders")?;
+    /// for order in 1..=3 {
+    ///     orders.append(&order).await?;
+    /// }
+    /// let newest: Vec<u64> = orders.newest(2).await?.into_iter().map(|entry| entry.event).collect();
+    /// assert_eq!(newest, [3, 2]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn newest(&self, count: usize) -> Result<Vec<StreamEntry<T>>> {
+        observe::operation("stream.newest", self.entity.namespace(), async {
+            let mut range = redis::cmd("XREVRANGE");
+            range
+                .arg(self.entity.key())
+                .arg("+")
+                .arg("-")
                 .arg("COUNT")
                 .arg(count.clamp(1, MAX_COUNT));
             let raw: RawEntries = self.store.query(&range).await?;

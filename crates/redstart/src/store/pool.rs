@@ -41,6 +41,11 @@ impl Node {
         }
     }
 
+    /// Where it is, for messages.
+    pub(crate) fn place(&self) -> String {
+        self.dial.place()
+    }
+
     /// One of the connections, in turn.
     pub(crate) fn link(&self) -> &Arc<Link> {
         if self.links.len() == 1 {

@@ -100,9 +100,8 @@ impl Store {
     ///
     /// Dropped before it is done, some nodes may have carried the command out.
     pub async fn query_each<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<Vec<T>> {
-        let nodes = self.scanned_nodes().await?;
-        let asked = nodes.iter().map(|node| self.ask_node(node.as_ref(), cmd));
-        let replies = futures_util::future::join_all(asked).await;
+        let replies = self.ask_each(cmd).await?;
+        let replies = replies.into_iter().map(|(_, reply)| reply);
         let reads = command::only_reads(cmd);
         let mut answers = Vec::with_capacity(replies.len());
         let mut failure: Option<crate::Error> = None;
@@ -120,6 +119,46 @@ impl Store {
                 Err(error.doubt(in_doubt))
             }
         }
+    }
+
+    /// As [`query_each`](Self::query_each), with what each master answered for itself: its address, and its answer or why there
+    /// is none. The address is empty for the one server of a store that is no Cluster.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::connect("memory://").await?;
+    /// for (address, size) in store.query_nodes::<u64>(&redis::cmd("DBSIZE")).await? {
+    ///     assert_eq!((address.as_str(), size?), ("", 0));
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](crate::Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot ask each node.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some nodes may have carried the command out.
+    pub async fn query_nodes<T: FromRedisValue>(
+        &self,
+        cmd: &Cmd,
+    ) -> Result<Vec<(String, Result<T>)>> {
+        let reads = command::only_reads(cmd);
+        let replies = self.ask_each(cmd).await?.into_iter();
+        let read = |reply: Result<redis::Value>| reply.and_then(|reply| convert(reply, reads));
+        Ok(replies
+            .map(|(address, reply)| (address, read(reply)))
+            .collect())
+    }
+
+    async fn ask_each(&self, cmd: &Cmd) -> Result<Vec<(String, Result<redis::Value>)>> {
+        let nodes = self.scanned_nodes().await?;
+        let asked = nodes.iter().map(async |node| {
+            let address = node.as_ref().map_or_else(String::new, |node| node.place());
+            (address, self.ask_node(node.as_ref(), cmd).await)
+        });
+        Ok(futures_util::future::join_all(asked).await)
     }
 }
 

@@ -177,6 +177,36 @@ matrix! {
         Ok(())
     }
 
+    async fn a_report_tells_whether_as_many_units_are_there_as_were_put_on_sale(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;
+        stock.prewarm("tea", 22, HOUR).await?;
+        for id in ["truck-1", "truck-2", "truck-1"] {
+            let _ = stock.restock("tea", 5, id).await?;
+        }
+        for n in 0..9 {
+            let request = Request::new("tea", "ann", &n.to_string());
+            assert!(held(stock.reserve(&request, 3, HOLD).await?));
+            if n % 2 == 0 { let _ = stock.confirm(&request).await?; }
+            if n % 3 == 0 { let _ = stock.cancel(&request).await?; }
+        }
+        let report = stock.report("tea").await?.unwrap();
+        assert_eq!((report.put_on_sale, report.total()), (Some(32), 32));
+        assert!(report.is_conserved());
+        // Somebody changes a key by hand.
+        for key in store.scan(&format!("{}:*", backend.namespace())).await? {
+            let is_sale: redstart::Result<bool> = store.query(redis::cmd("HEXISTS").arg(&key).arg("free")).await;
+            if is_sale.unwrap_or(false) {
+                store.query::<i64>(redis::cmd("HINCRBY").arg(&key).arg("free").arg(1)).await?;
+                break;
+            }
+        }
+        let report = stock.report("tea").await?.unwrap();
+        assert_eq!((report.put_on_sale, report.total()), (Some(32), 33));
+        assert!(!report.is_conserved());
+        Ok(())
+    }
+
     async fn a_shard_that_runs_out_borrows_before_it_says_sold_out(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;

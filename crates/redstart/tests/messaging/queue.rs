@@ -355,6 +355,45 @@ matrix! {
         Ok(())
     }
 
+    /// Pages are counted from the end of the list, and producers add there.
+    async fn the_pages_of_a_list_come_to_their_end_however_fast_it_grows(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let first = 1000;
+        queue.enqueue_many((0..first).map(task)).await?;
+        let mut n = first;
+        let mut seen = std::collections::HashSet::new();
+        let (mut from, mut pages, mut read) = (None, 0, 0);
+        loop {
+            let (jobs, next) = queue.inspect().list(JobState::Ready, from).await?;
+            pages += 1;
+            read += jobs.len();
+            ensure!(jobs.len() <= 200, "{} jobs in one page", jobs.len());
+            for job in jobs {
+                seen.insert(job.decode::<Task>()?.n);
+            }
+            match next { Some(next) => from = Some(next), None => break }
+            ensure!(pages < 20, "{} of {first} were read in {pages} pages", seen.iter().filter(|n| **n < first).count());
+            // More than a page has.
+            queue.enqueue_many((n..n + 500).map(task)).await?;
+            n += 500;
+        }
+        let missed = (0..first).filter(|n| !seen.contains(n)).count();
+        assert_eq!((missed, read), (0, first as usize), "each is read once, and what came later is left");
+        // The job after which the next page begins is taken: so are all that were to be read.
+        let (_, next) = queue.inspect().list(JobState::Ready, None).await?;
+        let worker = logging(&queue, &Log::default(), 8).await?;
+        empty(&queue).await?;
+        worker.shutdown(LONG).await?;
+        queue.enqueue_many((0..500).map(task)).await?;
+        let (mut from, mut pages) = (next, 0);
+        while let Some(next) = from {
+            from = queue.inspect().list(JobState::Ready, Some(next)).await?.1;
+            pages += 1;
+        }
+        ensure!(pages < 10, "{pages} pages");
+        Ok(())
+    }
+
     async fn jobs_are_taken_by_age_plus_priority_so_low_ones_wait_a_bounded_time(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         // The high ones of the first five boosts go before the low one: on a busy machine more than one.

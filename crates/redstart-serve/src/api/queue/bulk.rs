@@ -1,7 +1,14 @@
 //! Changes of all jobs that match a filter: counted first, confirmed, and then made in small pieces, by a task of this
 //! instance that outlives the request.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -27,6 +34,8 @@ const PIECE: usize = 25;
 /// Those that are under way at the same time, and those that are remembered.
 const RUNNING: usize = 16;
 const MOST: usize = 1000;
+/// Jobs whose ids are kept from the count to the change, of all of them together: up to 40 bytes each.
+const JOBS: usize = 4_000_000;
 /// How long one is remembered after it was counted, or ended.
 const KEPT: Duration = Duration::from_secs(3600);
 
@@ -95,6 +104,8 @@ pub(crate) enum Stage {
     Counting,
     /// They are counted. Confirm it to change them.
     Counted,
+    /// Too many match to keep in mind which. Nothing is changed. Narrow the filter, or change them in parts.
+    TooMany,
     /// They are changed.
     Running,
     /// All were changed that still matched.
@@ -131,15 +142,65 @@ pub(crate) struct Bulk {
     name: String,
     pub(crate) action: Action,
     pub(crate) filter: Filter,
-    /// When it was counted, by the store's clock: jobs that came later are left out.
+    /// When the count began, by the store's clock: jobs that came later are left out.
     moment: Duration,
     progress: watch::Sender<Reached>,
+    /// The jobs that were counted: the only ones that a confirmation is about.
+    counted: Mutex<Counted>,
     stop: CancellationToken,
+}
+
+/// Jobs that were counted, within the room that all changes of an instance share.
+struct Counted {
+    jobs: HashSet<JobId>,
+    room: Arc<AtomicUsize>,
+    reserved: usize,
+}
+
+impl Counted {
+    fn new(room: &Arc<AtomicUsize>) -> Self {
+        Self {
+            jobs: HashSet::new(),
+            room: room.clone(),
+            reserved: 0,
+        }
+    }
+
+    /// Makes room for more jobs; whether there is enough.
+    fn reserve(&mut self, more: usize) -> bool {
+        let add = |taken: usize| taken.checked_add(more).filter(|sum| *sum <= JOBS);
+        let update = |room: &AtomicUsize| {
+            room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+                .is_ok()
+        };
+        let has_room = update(&self.room);
+        if has_room {
+            self.reserved += more;
+        }
+        has_room
+    }
+
+    /// The jobs, which are forgotten.
+    fn take(&mut self) -> HashSet<JobId> {
+        self.room.fetch_sub(self.reserved, Ordering::Relaxed);
+        self.reserved = 0;
+        std::mem::take(&mut self.jobs)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.take();
+    }
 }
 
 /// Those of this instance.
 #[derive(Default)]
-pub(crate) struct Bulks(Mutex<HashMap<String, Arc<Bulk>>>);
+pub(crate) struct Bulks {
+    known: Mutex<HashMap<String, Arc<Bulk>>>,
+    /// How many jobs they have counted and keep.
+    room: Arc<AtomicUsize>,
+}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -279,6 +340,7 @@ impl Bulks {
                 changed: 0,
                 since: Instant::now(),
             }),
+            counted: Mutex::new(Counted::new(&self.room)),
             stop: call.app.stop.child_token(),
         });
         self.keep(&bulk)?;
@@ -293,7 +355,7 @@ impl Bulks {
     }
 
     fn keep(&self, bulk: &Arc<Bulk>) -> Result<(), Problem> {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.retain(|_, bulk| {
             let progress = bulk.progress.borrow();
             progress.stage.is_under_way() || progress.since.elapsed() < KEPT
@@ -310,7 +372,7 @@ impl Bulks {
 
     /// One of this queue.
     pub(crate) fn find(&self, namespace: &str, name: &str, id: &str) -> Result<Arc<Bulk>, Problem> {
-        let found = self.0.lock().get(id).cloned();
+        let found = self.known.lock().get(id).cloned();
         found
             .filter(|bulk| bulk.namespace == namespace && bulk.name == name)
             .ok_or_else(|| Problem::not_found("change of many jobs; another instance may have it"))
@@ -333,6 +395,7 @@ impl Bulks {
                     _ if repeats && progress.matched == count => None,
                     Stage::Counting => Some("it is not counted yet".to_owned()),
                     Stage::Stopped | Stage::Failed => Some("it is over".to_owned()),
+                    Stage::TooMany => Some("too many match; narrow the filter".to_owned()),
                     _ => Some(format!("{} jobs were counted", progress.matched)),
                 });
                 return false;
@@ -374,6 +437,7 @@ impl Bulks {
             if waits {
                 progress.stage = Stage::Stopped;
                 progress.since = Instant::now();
+                bulk.counted.lock().take();
             }
             waits
         });
@@ -402,18 +466,16 @@ impl Work {
         let work = async move {
             let done = tokio::select! {
                 biased;
-                () = self.bulk.stop.cancelled(), if stage == Stage::Counting => Ok(false),
+                () = self.bulk.stop.cancelled(), if stage == Stage::Counting => Ok(Stage::Stopped),
                 done = self.look(stage) => done,
             };
-            let end = match (done, stage) {
-                (Ok(true), Stage::Counting) => Stage::Counted,
-                (Ok(true), _) => Stage::Done,
-                (Ok(false), _) => Stage::Stopped,
-                (Err(problem), _) => {
-                    tracing::warn!(problem = problem.text(), "a change of many jobs failed");
-                    Stage::Failed
-                }
-            };
+            let end = done.unwrap_or_else(|problem| {
+                tracing::warn!(problem = problem.text(), "a change of many jobs failed");
+                Stage::Failed
+            });
+            if end != Stage::Counted {
+                self.bulk.counted.lock().take();
+            }
             if stage == Stage::Running {
                 let outcome = match end {
                     Stage::Done => "",
@@ -439,26 +501,32 @@ impl Work {
         changing.spawn(work.in_current_span());
     }
 
-    /// Looks at all jobs; whether it came to the end.
-    async fn look(&self, stage: Stage) -> Result<bool, Problem> {
+    /// Counts the jobs, or changes those that were counted; how it ended.
+    async fn look(&self, stage: Stage) -> Result<Stage, Problem> {
         let bulk = &self.bulk;
         let scan = Scan::new(&self.queue, bulk.filter.clone(), None).await?;
         let mut scan = scan.before(bulk.moment);
+        if stage == Stage::Running {
+            // Between the count and the confirmation, others may have come to match. Nobody has agreed to change those.
+            scan = scan.only(std::mem::take(&mut bulk.counted.lock().jobs));
+        }
         while !scan.is_over() {
             if bulk.stop.is_cancelled() {
-                return Ok(false);
+                return Ok(Stage::Stopped);
             }
-            let seen = scan.step(&self.app.turns).await?;
+            let seen = scan.step(&self.app.changing_many).await?;
             let ids: Vec<JobId> = seen.iter().map(|seen| seen.id).collect();
             if stage == Stage::Running {
                 for ids in ids.chunks(PIECE) {
                     if bulk.stop.is_cancelled() {
-                        return Ok(false);
+                        return Ok(Stage::Stopped);
                     }
                     let change = bulk.action.apply(&self.queue, bulk.filter.state, ids);
-                    let changed = self.app.turns.take(change).await?;
+                    let changed = self.app.changing_many.take(change).await?;
                     bulk.update(|progress| progress.changed += changed);
                 }
+            } else if !bulk.counted.lock().reserve(ids.len()) {
+                return Ok(Stage::TooMany);
             }
             bulk.update(|progress| {
                 progress.scanned = scan.scanned;
@@ -468,7 +536,11 @@ impl Work {
                 }
             });
         }
-        Ok(true)
+        if stage == Stage::Running {
+            return Ok(Stage::Done);
+        }
+        bulk.counted.lock().jobs = scan.into_found();
+        Ok(Stage::Counted)
     }
 }
 
@@ -514,4 +586,21 @@ pub(super) async fn stop_bulk(call: Call) -> Result<Reply, Problem> {
     let bulk = bulk_of(&call)?;
     call.app.bulks.stop(&bulk);
     Ok(Reply::ok(&bulk.view()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_jobs_share_a_bounded_room_and_leave_it() {
+        let room = Arc::default();
+        let (mut one, mut other) = (Counted::new(&room), Counted::new(&room));
+        assert!(one.reserve(JOBS - 10) && other.reserve(10));
+        assert!(!other.reserve(1) && !one.reserve(usize::MAX));
+        drop(one.take());
+        assert!(other.reserve(JOBS - 10) && !other.reserve(1));
+        drop(other);
+        assert_eq!(room.load(Ordering::Relaxed), 0);
+    }
 }

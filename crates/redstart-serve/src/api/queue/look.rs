@@ -32,6 +32,8 @@ pub(super) struct Counts {
     delayed: u64,
     running: u64,
     parked: u64,
+    /// Jobs that wait for their children.
+    waiting: u64,
     dead: u64,
     done: u64,
     workers: u64,
@@ -95,6 +97,14 @@ pub(crate) struct Job {
     pub(crate) expires: Option<f64>,
     /// The job that waits for it.
     pub(crate) parent: Option<String>,
+    /// The queue of that job, if it is another one.
+    pub(crate) parent_queue: Option<QueueName>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct QueueName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
 /// A job and all that is known of it.
@@ -142,6 +152,7 @@ pub(super) async fn counts(call: Call) -> Result<Reply, Problem> {
         delayed: counts.delayed,
         running: counts.running,
         parked: counts.parked,
+        waiting: counts.waiting,
         dead: counts.dead,
         done: counts.done,
         workers: counts.workers,
@@ -207,6 +218,9 @@ pub(crate) fn job_view(job: JobInfo, hidden: &[String]) -> Job {
         unique: job.unique,
         expires: job.expires.map(|time| time.as_secs_f64()),
         parent: job.parent.map(|id| id.to_string()),
+        parent_queue: job
+            .parent_queue
+            .map(|(namespace, name)| QueueName { namespace, name }),
     }
 }
 
@@ -234,9 +248,15 @@ const ENOUGH: usize = 100;
 
 pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
     let filter = filter_of(&call, "search")?;
-    let budget = if filter.is_all() { 1 } else { BUDGET };
+    let is_all = filter.is_all();
     let mut scan = Scan::new(&queue(&call)?, filter, call.query.given("from")).await?;
-    let jobs = search(&mut scan, &call.app.turns, budget, TIME).await?;
+    let jobs: Vec<JobInfo> = if is_all {
+        let page = scan.step_now().await?;
+        page.into_iter().filter_map(|seen| seen.job).collect()
+    } else {
+        let _searching = call.app.searches.begin(&call.identity)?;
+        search(&mut scan, &call.app.searching, BUDGET, TIME).await?
+    };
     let jobs = jobs.into_iter().map(|job| job_view(job, call.hidden()));
     Ok(Reply::ok(&Jobs {
         jobs: jobs.collect(),
@@ -293,11 +313,13 @@ pub(crate) fn told(
     call: &Call,
     scan: Scan,
     most: usize,
-) -> impl futures_util::Stream<Item = Told> + Send + use<> {
+) -> Result<impl futures_util::Stream<Item = Told> + Send + use<>, Problem> {
     let app = call.app.clone();
+    let searching = app.searches.begin(&call.identity)?;
     let said = None::<tokio::time::Instant>;
-    stream::unfold(Some((scan, 0, said)), move |state| {
+    let told = stream::unfold(Some((scan, 0, said)), move |state| {
         let app = app.clone();
+        let _ = &searching;
         async move {
             let (mut scan, mut found, mut said) = state?;
             let mut told = Vec::new();
@@ -314,7 +336,7 @@ pub(crate) fn told(
                 said = Some(tokio::time::Instant::now());
                 return Some((stream::iter(told), Some((scan, found, said))));
             }
-            match scan.step(&app.turns).await {
+            match scan.step(&app.searching).await {
                 Err(problem) => {
                     told.push(Told::Failed(problem));
                     return Some((stream::iter(told), None));
@@ -346,8 +368,8 @@ pub(crate) fn told(
             }
             Some((stream::iter(told), Some((scan, found, said))))
         }
-    })
-    .flatten()
+    });
+    Ok(told.flatten())
 }
 
 /// Where a search goes on: a browser that connects again names the last place that it was told.
@@ -366,7 +388,7 @@ pub(super) async fn search_stream(call: Call) -> Result<Reply, Problem> {
     let from = search_from(&call);
     let scan = Scan::new(&queue(&call)?, filter, from.as_deref()).await?;
     let hidden = call.hidden().to_vec();
-    let events = told(&call, scan, most).map(move |told| match told {
+    let events = told(&call, scan, most)?.map(move |told| match told {
         Told::Found(job) => Event::json("found", &job_view(*job, &hidden)),
         Told::Progress {
             scanned,

@@ -126,12 +126,20 @@ pub struct StockReport {
     pub held: u64,
     /// Units that are sold.
     pub sold: u64,
+    /// Units that were put on sale: when it was opened, and by restocks since. `None` if the sale was opened by a version
+    /// that did not count them.
+    pub put_on_sale: Option<u64>,
 }
 
 impl StockReport {
     /// All units.
     pub fn total(&self) -> u64 {
         self.free + self.held + self.sold
+    }
+
+    /// Whether they are as many as were put on sale: no unit was lost, and none was sold twice.
+    pub fn is_conserved(&self) -> bool {
+        self.put_on_sale.is_none_or(|units| units == self.total())
     }
 }
 

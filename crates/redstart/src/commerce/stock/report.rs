@@ -11,8 +11,9 @@ use crate::{
     script::Batch,
 };
 
-/// free, held, sold, lent, moves, whether there is more, and the id of the sale.
-type Answer = (u64, u64, u64, u64, u64, u64, String);
+/// free, held, sold, lent, moves, whether there is more, the id of the sale, the units with which it was opened, and those
+/// that were added to the shard since.
+type Answer = (u64, u64, u64, u64, u64, u64, String, i64, u64);
 
 #[derive(Clone, Copy, Debug)]
 struct Counts {
@@ -22,6 +23,9 @@ struct Counts {
     /// Under way to another shard: nobody has them yet, so they are free.
     lent: u64,
     moves: u64,
+    /// Of all shards.
+    opened: Option<u64>,
+    added: u64,
 }
 
 impl Stock {
@@ -87,7 +91,7 @@ impl Stock {
             }
             let (mut counts, mut ids, mut more) = (Vec::new(), BTreeSet::new(), 0);
             for answer in batch.run::<Option<Answer>>(&self.0.store).await? {
-                if let Some((free, held, sold, lent, moves, over, id)) = answer? {
+                if let Some((free, held, sold, lent, moves, over, id, opened, added)) = answer? {
                     more += over;
                     ids.insert(id);
                     counts.push(Counts {
@@ -96,6 +100,8 @@ impl Stock {
                         sold,
                         lent,
                         moves,
+                        opened: u64::try_from(opened).ok(),
+                        added,
                     });
                 }
             }
@@ -155,5 +161,8 @@ fn sum(counts: &[Counts], twice: u64) -> StockReport {
         report.sold += count.sold;
     }
     report.free = report.free.saturating_sub(twice);
+    let opened = counts.first().and_then(|count| count.opened);
+    let added = counts.iter().map(|count| count.added).sum::<u64>();
+    report.put_on_sale = opened.map(|opened| opened + added);
     report
 }

@@ -15,5 +15,6 @@ if redis.call('PEXPIRETIME', KEYS[2]) < keep then
   redis.call('PEXPIREAT', KEYS[2], string.format('%.0f', keep))
 end
 redis.call('HINCRBY', KEYS[1], 'free', ARGV[2])
+redis.call('HINCRBY', KEYS[1], 'added', ARGV[2])
 redis.call('HINCRBY', KEYS[1], 'moves', 1)
 return 1

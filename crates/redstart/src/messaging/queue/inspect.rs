@@ -135,6 +135,8 @@ pub struct JobInfo {
     pub group: Option<String>,
     /// The job that waits for it.
     pub parent: Option<JobId>,
+    /// The namespace and the name of the queue of that job, if it is another one.
+    pub parent_queue: Option<(String, String)>,
     /// Whether it runs and was told to stop.
     pub to_be_cancelled: bool,
     /// When it expires, since the Unix epoch.
@@ -167,6 +169,7 @@ impl JobInfo {
             unique: parsed.unique(),
             group: parsed.group(),
             parent: parsed.parent(),
+            parent_queue: parsed.parent_queue(),
             to_be_cancelled: parsed.is_to_be_cancelled(),
             expires: parsed.expires(),
             policy: parsed.policy(),
@@ -348,10 +351,34 @@ impl QueueInspector {
         Ok((workers, kinds))
     }
 
+    /// When the job became ready that has waited for a worker the longest, since the Unix epoch; `None` if none waits.
+    ///
+    /// Only the jobs that are first in turn are looked at. One that is before them in time, because they have a higher
+    /// priority or its group rests, is not seen.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::Queue};
+    /// # let store = Store::connect("memory://").await?;
+    /// # let queue = Queue::new(&store, "shop", "mail")?;
+    /// assert_eq!(queue.inspect().oldest().await?, None);
+    /// queue.enqueue_raw("mail", b"1").await?;
+    /// let oldest = queue.inspect().oldest().await?.unwrap();
+    /// assert!(oldest <= store.time().await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn oldest(&self) -> Result<Option<Duration>> {
+        observe::operation("queue.oldest", self.queue.namespace(), self.first_due()).await
+    }
+
     /// A page of jobs, in no particular order, and the cursor of the next page.
     ///
-    /// A job that keeps its state while all pages are read is in at least one of them, and may be in two. Dead
-    /// letters have [their own list](Self::dead_letters).
+    /// A job that keeps its state while all pages are read is in at least one of them, and may be in two. However fast jobs
+    /// are added, the pages come to an end. Dead letters have [their own list](Self::dead_letters).
     ///
     /// # Errors
     ///

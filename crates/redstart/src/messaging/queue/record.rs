@@ -148,6 +148,15 @@ impl Record {
         JobId::read(link?.get(..16)?)
     }
 
+    /// The namespace and the name of the queue of its parent, if that is another one.
+    pub(crate) fn parent_queue(&self) -> Option<(String, String)> {
+        let mut parts = self.extra(b'q')?.get(16..)?.splitn(3, |byte| *byte == 0);
+        let mut name = || Some(String::from_utf8_lossy(parts.next()?).into_owned());
+        // How it fails its parent, and its number.
+        name()?;
+        Some((name()?, name()?))
+    }
+
     /// How many children it has whose results it may ask for.
     pub(crate) fn children(&self) -> Option<u32> {
         self.text(b'n')?.parse().ok()

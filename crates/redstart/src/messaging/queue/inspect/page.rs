@@ -2,11 +2,14 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{JobInfo, JobState, QueueInspector};
+use super::{JobId, JobInfo, JobState, QueueInspector};
 use crate::error::{Error, Result};
 
 /// How many jobs one command reads.
 const PAGE: usize = 200;
+/// Ids that one command reads at most to find the place where a page begins, and how many commands look for it.
+const SOUGHT: usize = 4000;
+const TRIES: u32 = 16;
 
 /// Where the next page of jobs begins. As text it has only ASCII letters, digits and dots.
 ///
@@ -25,8 +28,12 @@ pub struct JobCursor(Position);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Position {
-    /// Counted from the list's end: jobs taken from its front do not move the others.
-    List(usize),
+    /// Counted from the list's end: jobs taken from its front do not move the others. Jobs are added at the end, so the
+    /// last job of the page before tells how many were added since.
+    List {
+        skip: usize,
+        after: Option<JobId>,
+    },
     /// In a sorted set.
     Scored(Scored, u64),
     Running {
@@ -57,7 +64,10 @@ impl fmt::Display for JobCursor {
             bytes.try_for_each(|byte| write!(f, "{byte:02x}"))
         };
         match &self.0 {
-            Position::List(skip) => write!(f, "l{skip}"),
+            Position::List { skip, after } => {
+                write!(f, "l{skip}")?;
+                after.map_or(Ok(()), |after| write!(f, ".{after}"))
+            }
             Position::Scored(place, cursor) => write!(f, "{}{cursor}", place.letter()),
             Position::Running { worker, cursor } => named(f, 'x', worker, cursor),
             Position::Parked { kind, cursor } => named(f, 'p', kind, cursor),
@@ -88,7 +98,15 @@ impl Position {
         }
         let cursor: u64 = number.parse().ok()?;
         Some(match (letter, name) {
-            ('l', None) => Self::List(u32::try_from(cursor).ok()? as usize),
+            ('l', name) => {
+                let skip = u32::try_from(cursor).ok()? as usize;
+                let after: Option<JobId> = match name {
+                    Some(id) if skip > 0 => Some(id.parse().ok()?),
+                    Some(_) => return None,
+                    None => None,
+                };
+                Self::List { skip, after }
+            }
             ('x', Some(name)) => Self::Running {
                 worker: name_of(name, 64)
                     .filter(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric()))?,
@@ -169,7 +187,10 @@ impl QueueInspector {
         let position = match from {
             Some(JobCursor(position)) => position,
             None => match state {
-                JobState::Ready => Position::List(0),
+                JobState::Ready => Position::List {
+                    skip: 0,
+                    after: None,
+                },
                 JobState::Delayed => Position::Scored(Scored::Delayed, 0),
                 JobState::Waiting => Position::Scored(Scored::Parents, 0),
                 JobState::Dead => Position::Scored(Scored::Dead, 0),
@@ -187,19 +208,8 @@ impl QueueInspector {
             },
         };
         let (jobs, next) = match position {
-            Position::List(skip) => {
-                let (first, last) = (-((skip + PAGE) as i64), -(skip as i64) - 1);
-                let mut range = redis::cmd("LRANGE");
-                range
-                    .arg(self.queue.entity().part("ready"))
-                    .arg(first)
-                    .arg(last);
-                let ids: Vec<Vec<u8>> = self.queue.store().query(&range).await?;
-                let next = if ids.len() < PAGE {
-                    Position::Scored(Scored::Ranked, 0)
-                } else {
-                    Position::List(skip + PAGE)
-                };
+            Position::List { skip, after } => {
+                let (ids, next) = self.listed(skip, after).await?;
                 (self.records("jobs", &ids).await?, Some(next))
             }
             Position::Scored(place, cursor) => {
@@ -231,6 +241,76 @@ impl QueueInspector {
         };
         let jobs = jobs.into_iter().filter(|job| job.state == state).collect();
         Ok((jobs, next.map(JobCursor)))
+    }
+
+    pub(super) async fn first_due(&self) -> Result<Option<std::time::Duration>> {
+        let entity = self.queue.entity();
+        let mut pipeline = redis::pipe();
+        for (command, part) in [
+            ("LRANGE", "ready"),
+            ("ZRANGE", "ranked"),
+            ("ZRANGE", "grouped"),
+        ] {
+            // Those that were deleted may be among them.
+            pipeline.cmd(command).arg(entity.part(part)).arg(0).arg(9);
+        }
+        let ids: Vec<Vec<Vec<u8>>> = self.queue.store().pipeline(&pipeline).await?;
+        let jobs = self.records("jobs", &ids.concat()).await?;
+        let ready = jobs.iter().filter(|job| job.state == JobState::Ready);
+        Ok(ready.map(|job| job.due).min())
+    }
+
+    /// A page of the list: the next ids after a job, and where the page after them begins.
+    async fn listed(
+        &self,
+        mut skip: usize,
+        after: Option<JobId>,
+    ) -> Result<(Vec<Vec<u8>>, Position)> {
+        let Some(after) = after else {
+            let ids = self.range(skip, PAGE).await?;
+            return Ok(page_of(skip, None, ids, PAGE));
+        };
+        let mut count = PAGE;
+        for _ in 0..TRIES {
+            // The job itself stands before them, and further from the end if others were added.
+            let mut ids = self.range(skip - 1, count + 1).await?;
+            let is_last = ids.len() <= count;
+            match ids.iter().position(|id| id[..] == after.0) {
+                // Most of the page would be jobs that were read before. The place of the others is known now; fewer will have
+                // been added until they are read.
+                Some(at) if !is_last && at > PAGE / 2 => {
+                    skip += at;
+                    count = (PAGE + at).min(SOUGHT);
+                }
+                Some(at) => {
+                    skip += at;
+                    let rest = ids.split_off(at + 1);
+                    return Ok(page_of(skip, Some(after), rest, count - at));
+                }
+                // Jobs are taken from the front: those before it are gone too.
+                None if is_last => {
+                    return Ok((Vec::new(), Position::Scored(Scored::Ranked, 0)));
+                }
+                None => {
+                    skip += count;
+                    count = (2 * count).min(SOUGHT);
+                }
+            }
+        }
+        let after = Some(after);
+        Ok((Vec::new(), Position::List { skip, after }))
+    }
+
+    /// Ids of the list from its end on, without the newest ones, which are skipped.
+    async fn range(&self, skip: usize, count: usize) -> Result<Vec<Vec<u8>>> {
+        let mut range = redis::cmd("LRANGE");
+        range
+            .arg(self.queue.entity().part("ready"))
+            .arg(-((skip + count) as i64))
+            .arg(-(skip as i64) - 1);
+        let mut ids: Vec<Vec<u8>> = self.queue.store().query(&range).await?;
+        ids.reverse();
+        Ok(ids)
     }
 
     /// The jobs with these ids, which may have moved on meanwhile.
@@ -314,6 +394,26 @@ impl QueueInspector {
     }
 }
 
+/// A page of a list that was asked for so many ids, and the place after it.
+fn page_of(
+    skip: usize,
+    after: Option<JobId>,
+    mut ids: Vec<Vec<u8>>,
+    asked: usize,
+) -> (Vec<Vec<u8>>, Position) {
+    // More may have been asked for than a page has.
+    if ids.len() < asked && ids.len() <= PAGE {
+        return (ids, Position::Scored(Scored::Ranked, 0));
+    }
+    ids.truncate(PAGE);
+    let last = ids.last().and_then(|id| JobId::read(id));
+    let position = Position::List {
+        skip: skip + ids.len(),
+        after: last.or(after),
+    };
+    (ids, position)
+}
+
 fn next_name(names: Vec<String>, after: Option<&String>) -> Option<String> {
     names
         .into_iter()
@@ -328,8 +428,14 @@ mod tests {
     #[test]
     fn a_cursor_reads_back_as_it_was_written_and_nothing_else_is_one() {
         let mut all = vec![
-            Position::List(0),
-            Position::List(700_200),
+            Position::List {
+                skip: 0,
+                after: None,
+            },
+            Position::List {
+                skip: 700_200,
+                after: Some(JobId([0xaf; 16])),
+            },
             Position::Running {
                 worker: "0af3".into(),
                 cursor: u64::MAX,
@@ -361,6 +467,8 @@ mod tests {
             "p5.ff",
             "r5.61",
             "l5.61",
+            "l0.0193a0a0a0a0a0a0a0a0a0a0a0a0a0a0",
+            "l5.0193a0a0a0a0a0a0a0a0a0a0a0a0a0ax",
             "ü",
             "d18446744073709551616",
             "x.61",
