@@ -101,7 +101,7 @@ pub(crate) fn replace_and_keep(
     }
     replace(&mut state, contents).map_err(|fault| EngineError::Rdb(fault.to_string()))?;
     crate::dispatch::finish(&mut state, engine.now_micros());
-    aof::keep_replaced(&state)?;
+    aof::keep_replaced(&mut state)?;
     Ok(summary)
 }
 

@@ -23,7 +23,9 @@ use parking_lot::MutexGuard;
 use tokio::time::Sleep;
 
 use crate::{
-    acl, blocking,
+    acl,
+    aof::Place,
+    blocking,
     client::{Answers, Client, Inbox, Profile, Pushed, Watch},
     commands::transaction,
     compat::Compat,
@@ -608,6 +610,7 @@ impl Session {
                         number: blocking::add(&mut state, client, *wait),
                         inner: inner.clone(),
                         sleep: None,
+                        place: Place::default(),
                         finished: false,
                     });
                     break;
@@ -826,7 +829,8 @@ impl Session {
 
     /// Waits until this much is on the disk, if that is what is promised, however often that fails before.
     pub(crate) async fn synced(&self, position: u64) {
-        std::future::poll_fn(|cx| self.inner.poll_synced(position, cx)).await;
+        let mut place = Place::default();
+        std::future::poll_fn(|cx| self.inner.poll_synced(position, &mut place, cx)).await;
     }
 
     /// Waits while a hand-over holds writes back: until something that was answered with [`HELD_BACK`] may be
@@ -876,6 +880,7 @@ impl Session {
             held: None,
             covered: 0,
             position: None,
+            place: Place::default(),
             sleep: None,
         }
     }
@@ -894,7 +899,8 @@ impl Inner {
         if position == 0 {
             return Ok(());
         }
-        std::future::poll_fn(|cx| self.poll_kept(position, cx)).await
+        let mut place = Place::default();
+        std::future::poll_fn(|cx| self.poll_kept(position, &mut place, cx)).await
     }
 
     /// Waits a moment while the state is held for long.
@@ -950,6 +956,8 @@ pub struct Blocked {
     number: u64,
     /// Until the deadline or the next look; needs a runtime only once the future is polled.
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Where it waits for the log, once it is served.
+    place: Place,
     finished: bool,
 }
 
@@ -1000,7 +1008,7 @@ impl Blocked {
             return Look::Waits(state.blocking.next_look(self.number, now));
         }
         let position = state.effects.last_position();
-        match self.inner.poll_kept(position, cx) {
+        match self.inner.poll_kept(position, &mut self.place, cx) {
             Poll::Pending => Look::Unkept,
             Poll::Ready(Err(failed)) => Look::Reply(failed),
             Poll::Ready(Ok(())) => {
@@ -1079,6 +1087,8 @@ pub struct PushReceiver {
     covered: usize,
     /// Up to where the log has to be on the disk for them; `None` if the state was held for long.
     position: Option<u64>,
+    /// Where it waits for that.
+    place: Place,
     /// Until the next look: at the state that was held, or for keys that expired.
     sleep: Option<Pin<Box<Sleep>>>,
 }
@@ -1170,7 +1180,7 @@ impl PushReceiver {
                 return Poll::Ready(());
             };
             match self.look_up(&inner) {
-                Some(position) => return inner.poll_synced(position, cx),
+                Some(position) => return inner.poll_synced(position, &mut self.place, cx),
                 None if inner.can_sleep() => std::task::ready!(self.poll_sleep(PATIENCE, cx)),
                 None => {
                     cx.waker().wake_by_ref();
