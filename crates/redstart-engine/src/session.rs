@@ -314,6 +314,10 @@ trait Replies {
         false
     }
     fn take(&mut self, client: &Client, reply: Reply);
+    /// As [`Replies::take`] while the state is held: messages stay where they are, since it is not known what they depend on.
+    fn take_alone(&mut self, client: &Client, reply: Reply) {
+        self.take(client, reply);
+    }
     /// Where a command may write its reply itself.
     fn output(&mut self) -> Option<&mut Vec<u8>> {
         None
@@ -344,6 +348,8 @@ impl Replies for One {
 
 /// Replies as bytes for a socket, with what is pushed meanwhile where Redis puts it.
 pub(crate) struct Wire<'a> {
+    /// A message that comes before those in the inbox.
+    pub(crate) unsettled: &'a mut Option<Pushed>,
     pub(crate) inbox: &'a mut Inbox,
     pub(crate) out: &'a mut Vec<u8>,
     /// How many bytes are enough.
@@ -358,7 +364,7 @@ impl Replies for Wire<'_> {
         *self.allowed = Allowed::by(config);
         // What others have sent so far comes before what these commands answer.
         while self.out.len() < self.enough
-            && let Some(pushed) = self.inbox.try_recv()
+            && let Some(pushed) = self.unsettled.take().or_else(|| self.inbox.try_recv())
         {
             *self.told |= !pushed.free;
             answer(client, &pushed.reply, self.out);
@@ -387,6 +393,10 @@ impl Replies for Wire<'_> {
         for pushed in late {
             answer(client, &pushed.reply, self.out);
         }
+    }
+
+    fn take_alone(&mut self, client: &Client, reply: Reply) {
+        answer(client, &reply, self.out);
     }
 
     #[inline]
@@ -451,6 +461,8 @@ pub(crate) struct Ran {
     pub(crate) end: End,
     /// The position of the log that the replies depend on.
     pub(crate) position: u64,
+    /// The same for messages of others: where the last unit ended.
+    pub(crate) last: u64,
 }
 
 impl Session {
@@ -505,6 +517,7 @@ impl Session {
             count: 0,
             end: End::Done,
             position: 0,
+            last: 0,
         };
         let Some(mut state) = inner.try_lock() else {
             if !inner.watchdog.is_busy() {
@@ -518,7 +531,7 @@ impl Session {
                 ran.count += 1;
                 client.begin_command();
                 let reply = inner.while_busy(client, args);
-                replies.take(client, reply);
+                replies.take_alone(client, reply);
                 if client.closing && replies.ends_with_client() {
                     ran.end = End::Closing;
                     break;
@@ -631,6 +644,7 @@ impl Session {
         }
         client.show(now);
         ran.position = state.effects.position();
+        ran.last = state.effects.last_position();
         ran
     }
 
@@ -806,6 +820,7 @@ impl Session {
                 count: 0,
                 end: End::Done,
                 position: 0,
+                last: 0,
             };
         }
         self.run(commands.rest(), Mode::Wait, &mut wire)
