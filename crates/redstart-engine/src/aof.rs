@@ -19,7 +19,9 @@
 //! # When the disk fails
 //!
 //! A failed write (no room) is undone and tried again; until it succeeds, commands that would write
-//! are refused with MISCONF. A failed sync is final for the file: the kernel may have dropped the
+//! are refused with MISCONF. Reads go on, but for what they would tell that is not on the disk, and for clients to which a
+//! message of that is under way (`server.rs`). A replica goes on, too: it keeps what it cannot write up to a limit, and then
+//! waits for room for a fresh base. A failed sync is final for the file: the kernel may have dropped the
 //! pages, and a later sync that succeeds says nothing about them. Writes are then refused until the
 //! log's thread has written a fresh base from memory. A process that is killed before that, and
 //! started again while the machine runs on, believes what the kernel shows it; so do Redis and
@@ -91,6 +93,7 @@ pub use backup::Backup;
 pub(crate) use copy::Copy;
 pub(crate) use open::{keep_replaced, open, reload};
 pub(crate) use slot::{LogSlot, follow_config};
+pub(crate) use write::Place;
 
 #[cfg(feature = "sim")]
 pub(crate) use dump::write_all;
@@ -99,7 +102,7 @@ use file::LogFile;
 use folder::Folder;
 use manifest::Manifest;
 use policy::Policy;
-use write::{FILE_LOST, FINE, Waiter};
+use write::{FILE_LOST, FINE, Waiters};
 
 /// How often the log's thread looks for work without being asked.
 const ROUND: Duration = Duration::from_millis(100);
@@ -119,7 +122,7 @@ pub(crate) struct Log {
     syncing: Mutex<Instant>,
     disk: Mutex<Disk>,
     buffer: Mutex<Buffer>,
-    /// How many bytes were ever put into the buffer.
+    /// How many bytes were ever put into the buffer, and how often all data was replaced.
     appended: AtomicU64,
     /// How many of them the kernel has.
     written: AtomicU64,
@@ -130,7 +133,7 @@ pub(crate) struct Log {
     /// What the last failure was.
     reason: Mutex<String>,
     /// Tasks that wait for `synced` to reach a position.
-    waiters: Mutex<Vec<Waiter>>,
+    waiters: Mutex<Waiters>,
     work: Mutex<Work>,
     wake: Condvar,
     rewriting: AtomicBool,
@@ -223,7 +226,7 @@ impl Log {
             synced: AtomicU64::new(start),
             trouble: AtomicU8::new(FINE),
             reason: Mutex::new(String::new()),
-            waiters: Mutex::new(Vec::new()),
+            waiters: Mutex::default(),
             work: Mutex::new(Work::default()),
             wake: Condvar::new(),
             rewriting: AtomicBool::new(false),

@@ -334,11 +334,8 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     if cx.state.moves.to.is_some() {
         handover::check(cx, spec)?;
     }
-    if cx.state.effects.is_failing() {
-        check_writes(cx, spec, LOG_FAILED)?;
-    }
-    if cx.state.saves.has_failed() && rdb::refuses_writes(cx.state) {
-        check_writes(cx, spec, rdb::NOT_SAVED)?;
+    if let Some(why) = refusal_to_write(cx.state) {
+        check_writes(cx, spec, why)?;
     }
     if cx.state.replica.is_some() {
         check_replica(cx, spec)?;
@@ -352,6 +349,15 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         check_slots(spec, args, &mut None)?;
     }
     Ok(spec)
+}
+
+/// Why nothing may be written at present, by a command or by a script: it would not be kept.
+#[inline]
+pub(crate) fn refusal_to_write(state: &State) -> Option<&'static str> {
+    if state.effects.is_failing() {
+        return Some(LOG_FAILED);
+    }
+    rdb::refuses_writes(state).then_some(rdb::NOT_SAVED)
 }
 
 /// Refuses what would write to the data of a followed server.

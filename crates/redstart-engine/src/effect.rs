@@ -201,6 +201,11 @@ impl Effects {
         self.last
     }
 
+    /// All data was replaced, which the log has up to a position.
+    pub(crate) fn replaced(&mut self, position: u64) {
+        self.last = position;
+    }
+
     /// A key has changed.
     #[inline]
     pub(crate) fn touch(&mut self, db: usize, key: &[u8]) {

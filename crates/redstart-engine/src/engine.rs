@@ -110,13 +110,18 @@ impl Inner {
     }
 
     /// As [`Inner::commit`], without blocking the thread for a sync.
-    pub(crate) fn poll_kept(&self, position: u64, cx: &mut Context<'_>) -> Poll<Result<(), Reply>> {
+    pub(crate) fn poll_kept(
+        &self,
+        position: u64,
+        place: &mut aof::Place,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Reply>> {
         if position == 0 {
             return Poll::Ready(Ok(()));
         }
         match self.log.get() {
             Some(log) => {
-                let poll = log.poll_commit(position, cx.waker());
+                let poll = log.poll_commit(position, place, cx.waker());
                 poll.map_err(log_failed)
             }
             None => Poll::Ready(Ok(())),
@@ -144,9 +149,14 @@ impl Inner {
     }
 
     /// Ready once this much is on the disk, if that is what is promised.
-    pub(crate) fn poll_synced(&self, position: u64, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_synced(
+        &self,
+        position: u64,
+        place: &mut aof::Place,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
         match self.synced_log().filter(|_| position > 0) {
-            Some(log) => log.poll_synced(position, cx.waker()),
+            Some(log) => log.poll_synced(position, place, cx.waker()),
             None => Poll::Ready(()),
         }
     }

@@ -88,9 +88,11 @@
 //!
 //! # Complexity
 //!
-//! Commands have the complexity that Redis documents, with this difference: what looks for a rank, adds to
+//! Commands have the complexity that Redis documents, with these differences: what looks for a rank, adds to
 //! a sorted set or removes from it (ZRANK, ZREVRANK, ranges by rank, ZADD, ZREM) costs O(log n) plus a walk
-//! over groups of blocks, O(n / 16k), which is below the logarithm's cost up to some million members.
+//! over groups of blocks, O(n / 16k), which is below the logarithm's cost up to some million members. What asks for
+//! the keys of a slot (CLUSTER COUNTKEYSINSLOT, GETKEYSINSLOT, FLUSHSLOT and SLOT-STATS) looks at all keys of the
+//! database, O(n): slots have no counts and lists of their own.
 //! Growing and shrinking a table, freeing a large value and active expiry are spread over many commands or
 //! done on another thread.
 

@@ -42,7 +42,7 @@ pub use file::Summary;
 pub(crate) use file::{Contents, Expired, load, replace};
 pub(crate) use payload::{Refused, dump, dump_functions, restore, restore_functions};
 pub(crate) use save::{
-    NOT_SAVED, Saves, has_save_points, load_snapshot, refuses_writes, save, save_at_end,
+    NOT_SAVED, Saves, has_save_points, load_snapshot, log_ended, refuses_writes, save, save_at_end,
     save_if_due, save_later, snapshot_path,
 };
 
@@ -101,7 +101,7 @@ pub(crate) fn replace_and_keep(
     }
     replace(&mut state, contents).map_err(|fault| EngineError::Rdb(fault.to_string()))?;
     crate::dispatch::finish(&mut state, engine.now_micros());
-    aof::keep_replaced(&state)?;
+    aof::keep_replaced(&mut state)?;
     Ok(summary)
 }
 

@@ -56,7 +56,8 @@ use bytes::Bytes;
 use crate::{
     compat::Compat,
     context::{Ctx, Origin},
-    error::{CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
+    dispatch,
+    error::{CommandResult, OUT_OF_MEMORY, Stop},
     free,
 };
 
@@ -315,8 +316,10 @@ fn check(cx: &Ctx<'_>, flags: Flags, call: &Call<'_>) -> Result<(), Stop> {
     if flags.no_cluster && cx.state.config.checks_slots() {
         return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
     }
-    if !flags.no_writes && cx.state.effects.is_failing() {
-        return Err(LOG_FAILED.into());
+    if !flags.no_writes
+        && let Some(why) = dispatch::refusal_to_write(cx.state)
+    {
+        return Err(why.into());
     }
     if !flags.no_writes && call.read_only {
         return Err("ERR Can not execute a script with write flag using *_ro command.".into());

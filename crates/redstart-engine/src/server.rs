@@ -13,7 +13,15 @@
 //! read and closed meanwhile. Their commands wait until the script ends or counts as slow
 //! (`busy-reply-threshold`); from then on they are answered with BUSY, and SCRIPT KILL works. Only
 //! the multi-thread runtime can do that: on a current-thread runtime the server starts a runtime with
-//! one worker of its own for the connections.
+//! one worker of its own for the connections. A message that a script sent, and that has to wait for the disk
+//! (`appendfsync always`), reaches its receivers when the script is over; they are answered meanwhile.
+//!
+//! # Messages and a full disk
+//!
+//! With `appendfsync always`, what a client is sent stays in order: a message of PUBLISH, of a key that changed or of an
+//! invalid cached key waits until what it tells of is on the disk, and the replies behind it wait with it, also those
+//! to PING and to reads of old data. While the disk is full that takes until there is room. Clients that have no such
+//! message under way are answered.
 
 mod feed;
 mod pause;
@@ -48,7 +56,7 @@ use tokio_util::{
 
 use crate::{
     Engine,
-    client::{Inbox, Profile},
+    client::{Inbox, Profile, Pushed},
     config::Config,
     feed::Attachment,
     rdb,
@@ -485,7 +493,8 @@ impl Talk {
             unsure: allowed.is_none(),
             allowed: allowed.unwrap_or_else(|| Allowed::by(&Config::default())),
             position: 0,
-            told: false,
+            told: 0,
+            unsettled: None,
             attachment: None,
             out: Vec::new(),
         };
@@ -623,8 +632,10 @@ struct Connection<S> {
     unsure: bool,
     /// What `out` depends on in the log.
     position: u64,
-    /// There are messages in `out` that tell of the data.
-    told: bool,
+    /// What the messages in `out` depend on, which tell of the data: that has to be on the disk.
+    told: u64,
+    /// A message whose sender still holds the state: what it depends on is not known yet.
+    unsettled: Option<Pushed>,
     /// The client has become a replica.
     attachment: Option<Box<Attachment>>,
     out: Vec<u8>,
@@ -646,6 +657,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.deliver_rest(&stop.token).await;
                 break;
             }
+            self.settle_message();
             let flow = self.work(&stop.token).await;
             if matches!(self.flush(&stop.token).await, Flow::Close) || matches!(flow, Flow::Close) {
                 break;
@@ -716,15 +728,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.out.extend_from_slice(text.as_bytes());
             return Flow::Close;
         }
+        let mut told = false;
         let wire = Wire {
+            unsettled: &mut self.unsettled,
             inbox: &mut self.inbox,
             out: &mut self.out,
             enough: HIGH_WATER,
             allowed: &mut self.allowed,
-            told: &mut self.told,
+            told: &mut told,
         };
         let ran = self.session.run_on_wire(&self.commands, wire);
         self.position = self.position.max(ran.position);
+        if told {
+            self.told = self.told.max(ran.last);
+        }
         self.commands.ran(ran.count);
         match ran.end {
             End::Done => Flow::Continue,
@@ -748,12 +765,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Waits for the reply of a blocking command, while messages go on and the client may leave.
     async fn wait_blocked(&mut self, mut blocked: Blocked, stop: &CancellationToken) -> Flow {
         loop {
+            self.settle_message();
             if matches!(self.flush(stop).await, Flow::Close) {
                 return Flow::Close;
             }
             self.hold();
             self.make_space();
             let limit = self.allowed.buffer;
+            let is_unsettled = self.unsettled.is_some();
             tokio::select! {
                 biased;
                 reply = &mut blocked => {
@@ -762,10 +781,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 () = self.profile.end.notified() => return Flow::Close,
                 () = stop.cancelled() => return Flow::Close,
-                Some(pushed) = self.inbox.recv() => {
-                    self.told |= !pushed.free;
-                    self.session.answer(&pushed.reply, &mut self.out);
-                }
+                Some(pushed) = self.inbox.recv(), if !is_unsettled => self.unsettled = Some(pushed),
+                () = self.session.wait_for_lock(), if is_unsettled => {}
                 // Only to notice that the client is gone; its next commands wait.
                 read = self.socket.read_buf(self.parser.buffer()) => {
                     self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
@@ -775,6 +792,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
         }
+    }
+
+    /// Writes a message that was received, unless its sender may still hold the state. It comes later then, and what the client
+    /// sends meanwhile is answered: that a script is busy, for example.
+    fn settle_message(&mut self) {
+        let Some(pushed) = self.unsettled.take() else {
+            return;
+        };
+        match pushed.free {
+            true => {}
+            false => match self.session.told_position() {
+                Some(position) => self.told = self.told.max(position),
+                None => {
+                    self.unsettled = Some(pushed);
+                    return;
+                }
+            },
+        }
+        self.session.answer(&pushed.reply, &mut self.out);
     }
 
     /// Tells how much is kept for this client; it counts as used memory.
@@ -798,6 +834,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let limit = self.allowed.buffer;
         let idle = self.session.idle_limit(self.allowed);
         let mut idle = std::pin::pin!(idle.map(tokio::time::sleep));
+        let mut again = std::pin::pin!(
+            self.unsettled
+                .is_some()
+                .then(|| self.session.wait_for_lock())
+        );
         std::future::poll_fn(|cx| {
             let read = std::pin::pin!(self.socket.read_buf(self.parser.buffer())).poll(cx);
             if let Poll::Ready(read) = read {
@@ -808,10 +849,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     false => Flow::Close,
                 });
             }
-            if let Poll::Ready(Some(pushed)) = self.inbox.poll_recv(cx) {
-                self.told |= !pushed.free;
-                self.session.answer(&pushed.reply, &mut self.out);
-                return Poll::Ready(Flow::Continue);
+            match again.as_mut().as_pin_mut().map(|again| again.poll(cx)) {
+                Some(Poll::Ready(())) => return Poll::Ready(Flow::Continue),
+                Some(Poll::Pending) => {}
+                None => {
+                    if let Poll::Ready(Some(pushed)) = self.inbox.poll_recv(cx) {
+                        self.unsettled = Some(pushed);
+                        return Poll::Ready(Flow::Continue);
+                    }
+                }
             }
             if self.profile.end.poll(cx).is_ready() {
                 return Poll::Ready(Flow::Close);
@@ -827,20 +873,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         .await
     }
 
-    /// Waits until the log is on the disk up to a position, or up to what messages tell of now, if that is what is promised. It may
-    /// take as long as the disk is full: meanwhile the client may leave.
-    async fn wait_for_disk(&mut self, position: Option<u64>, stop: &CancellationToken) -> Flow {
+    /// Waits until the log is on the disk up to a position, if that is what is promised. It may take as long as the disk is
+    /// full: meanwhile the client may leave.
+    async fn wait_for_disk(&mut self, position: u64, stop: &CancellationToken) -> Flow {
         self.make_space();
         let limit = self.allowed.buffer;
         let (session, socket, parser) = (&self.session, &mut self.socket, &mut self.parser);
-        let synced = async {
-            loop {
-                match position.or_else(|| session.told_position()) {
-                    Some(position) => return session.synced(position).await,
-                    None => session.wait_for_lock().await,
-                }
-            }
-        };
+        let synced = session.synced(position);
         let (mut synced, mut over) = (std::pin::pin!(synced), std::pin::pin!(give_up(stop)));
         loop {
             tokio::select! {
@@ -861,9 +900,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Writes all that waits to be written, once the log has kept what it depends on.
     async fn flush(&mut self, stop: &CancellationToken) -> Flow {
         let mut flow = Flow::Continue;
-        if std::mem::take(&mut self.told)
-            && matches!(self.wait_for_disk(None, stop).await, Flow::Close)
-        {
+        let told = std::mem::take(&mut self.told);
+        if told > 0 && matches!(self.wait_for_disk(told, stop).await, Flow::Close) {
             return Flow::Close;
         }
         let position = std::mem::take(&mut self.position);

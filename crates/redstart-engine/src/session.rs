@@ -23,7 +23,9 @@ use parking_lot::MutexGuard;
 use tokio::time::Sleep;
 
 use crate::{
-    acl, blocking,
+    acl,
+    aof::Place,
+    blocking,
     client::{Answers, Client, Inbox, Profile, Pushed, Watch},
     commands::transaction,
     compat::Compat,
@@ -312,6 +314,10 @@ trait Replies {
         false
     }
     fn take(&mut self, client: &Client, reply: Reply);
+    /// As [`Replies::take`] while the state is held: messages stay where they are, since it is not known what they depend on.
+    fn take_alone(&mut self, client: &Client, reply: Reply) {
+        self.take(client, reply);
+    }
     /// Where a command may write its reply itself.
     fn output(&mut self) -> Option<&mut Vec<u8>> {
         None
@@ -342,6 +348,8 @@ impl Replies for One {
 
 /// Replies as bytes for a socket, with what is pushed meanwhile where Redis puts it.
 pub(crate) struct Wire<'a> {
+    /// A message that comes before those in the inbox.
+    pub(crate) unsettled: &'a mut Option<Pushed>,
     pub(crate) inbox: &'a mut Inbox,
     pub(crate) out: &'a mut Vec<u8>,
     /// How many bytes are enough.
@@ -356,7 +364,7 @@ impl Replies for Wire<'_> {
         *self.allowed = Allowed::by(config);
         // What others have sent so far comes before what these commands answer.
         while self.out.len() < self.enough
-            && let Some(pushed) = self.inbox.try_recv()
+            && let Some(pushed) = self.unsettled.take().or_else(|| self.inbox.try_recv())
         {
             *self.told |= !pushed.free;
             answer(client, &pushed.reply, self.out);
@@ -385,6 +393,10 @@ impl Replies for Wire<'_> {
         for pushed in late {
             answer(client, &pushed.reply, self.out);
         }
+    }
+
+    fn take_alone(&mut self, client: &Client, reply: Reply) {
+        answer(client, &reply, self.out);
     }
 
     #[inline]
@@ -449,6 +461,8 @@ pub(crate) struct Ran {
     pub(crate) end: End,
     /// The position of the log that the replies depend on.
     pub(crate) position: u64,
+    /// The same for messages of others: where the last unit ended.
+    pub(crate) last: u64,
 }
 
 impl Session {
@@ -503,6 +517,7 @@ impl Session {
             count: 0,
             end: End::Done,
             position: 0,
+            last: 0,
         };
         let Some(mut state) = inner.try_lock() else {
             if !inner.watchdog.is_busy() {
@@ -516,7 +531,7 @@ impl Session {
                 ran.count += 1;
                 client.begin_command();
                 let reply = inner.while_busy(client, args);
-                replies.take(client, reply);
+                replies.take_alone(client, reply);
                 if client.closing && replies.ends_with_client() {
                     ran.end = End::Closing;
                     break;
@@ -608,6 +623,7 @@ impl Session {
                         number: blocking::add(&mut state, client, *wait),
                         inner: inner.clone(),
                         sleep: None,
+                        place: Place::default(),
                         finished: false,
                     });
                     break;
@@ -628,6 +644,7 @@ impl Session {
         }
         client.show(now);
         ran.position = state.effects.position();
+        ran.last = state.effects.last_position();
         ran
     }
 
@@ -793,6 +810,7 @@ impl Session {
                 count: 0,
                 end: End::Done,
                 position: 0,
+                last: 0,
             };
         }
         self.run(commands.rest(), Mode::Wait, &mut wire)
@@ -816,7 +834,8 @@ impl Session {
 
     /// Waits until this much is on the disk, if that is what is promised, however often that fails before.
     pub(crate) async fn synced(&self, position: u64) {
-        std::future::poll_fn(|cx| self.inner.poll_synced(position, cx)).await;
+        let mut place = Place::default();
+        std::future::poll_fn(|cx| self.inner.poll_synced(position, &mut place, cx)).await;
     }
 
     /// Waits while a hand-over holds writes back: until something that was answered with [`HELD_BACK`] may be
@@ -866,6 +885,7 @@ impl Session {
             held: None,
             covered: 0,
             position: None,
+            place: Place::default(),
             sleep: None,
         }
     }
@@ -884,7 +904,8 @@ impl Inner {
         if position == 0 {
             return Ok(());
         }
-        std::future::poll_fn(|cx| self.poll_kept(position, cx)).await
+        let mut place = Place::default();
+        std::future::poll_fn(|cx| self.poll_kept(position, &mut place, cx)).await
     }
 
     /// Waits a moment while the state is held for long.
@@ -940,6 +961,8 @@ pub struct Blocked {
     number: u64,
     /// Until the deadline or the next look; needs a runtime only once the future is polled.
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Where it waits for the log, once it is served.
+    place: Place,
     finished: bool,
 }
 
@@ -990,7 +1013,7 @@ impl Blocked {
             return Look::Waits(state.blocking.next_look(self.number, now));
         }
         let position = state.effects.last_position();
-        match self.inner.poll_kept(position, cx) {
+        match self.inner.poll_kept(position, &mut self.place, cx) {
             Poll::Pending => Look::Unkept,
             Poll::Ready(Err(failed)) => Look::Reply(failed),
             Poll::Ready(Ok(())) => {
@@ -1069,6 +1092,8 @@ pub struct PushReceiver {
     covered: usize,
     /// Up to where the log has to be on the disk for them; `None` if the state was held for long.
     position: Option<u64>,
+    /// Where it waits for that.
+    place: Place,
     /// Until the next look: at the state that was held, or for keys that expired.
     sleep: Option<Pin<Box<Sleep>>>,
 }
@@ -1160,7 +1185,7 @@ impl PushReceiver {
                 return Poll::Ready(());
             };
             match self.look_up(&inner) {
-                Some(position) => return inner.poll_synced(position, cx),
+                Some(position) => return inner.poll_synced(position, &mut self.place, cx),
                 None if inner.can_sleep() => std::task::ready!(self.poll_sleep(PATIENCE, cx)),
                 None => {
                     cx.waker().wake_by_ref();

@@ -311,12 +311,41 @@ fn writes_are_refused_after_a_snapshot_that_is_due_failed() {
     let mut session = engine.session();
     // A folder is where the file would be.
     std::fs::create_dir(dir.path().join("dump.rdb")).unwrap();
+    let library = "#!lua name=l\nredis.register_function('write', \
+                   function() return redis.call('SET', 'a', 2) end)";
+    let load = ["FUNCTION", "LOAD", library].map(Bytes::from);
+    assert!(!session.execute(&load).into_reply().unwrap().is_error());
     assert_eq!(ask(&mut session, "SET a 1"), Reply::OK);
     engine.advance(std::time::Duration::from_secs(61));
     let refused = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("MISCONF"));
     assert!(refused(ask(&mut session, "SET a 2")));
     assert_eq!(ask(&mut session, "GET a"), Reply::bulk("1"));
+    // Scripts and functions write no more than commands do.
+    let eval = |session: &mut Session, text: &str| {
+        let args = ["EVAL", text, "0"].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+        session.execute(&args).into_reply().unwrap()
+    };
+    let writes = "return redis.call('SET', 'a', 2)";
+    assert!(refused(eval(&mut session, writes)));
+    let caught = "return redis.pcall('SET', 'a', 2)";
+    assert!(refused(eval(&mut session, caught)));
+    assert!(refused(eval(&mut session, "#!lua\nreturn 1")));
+    let reads = "return redis.call('GET', 'a')";
+    assert_eq!(eval(&mut session, reads), Reply::bulk("1"));
+    assert_eq!(
+        eval(&mut session, &format!("#!lua flags=no-writes\n{reads}")),
+        Reply::bulk("1")
+    );
+    assert!(refused(ask(&mut session, "FCALL write 0")));
+    ask(&mut session, "MULTI");
+    eval(&mut session, writes);
+    match ask(&mut session, "EXEC") {
+        Reply::Array(replies) => assert!(refused(replies[0].clone()), "{replies:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(ask(&mut session, "GET a"), Reply::bulk("1"));
     ask(&mut session, "CONFIG SET stop-writes-on-bgsave-error no");
+    assert_eq!(eval(&mut session, writes), Reply::OK);
     assert_eq!(ask(&mut session, "SET a 2"), Reply::OK);
     ask(&mut session, "CONFIG SET stop-writes-on-bgsave-error yes");
     assert!(refused(ask(&mut session, "SET a 3")));

@@ -20,11 +20,13 @@ pub(super) const FOLDER: &str = "appendonlydir";
 
 /// Makes the log, if there is one, that of data which was replaced as a whole. To be called before the
 /// lock is released: what is written meanwhile would be kept with the previous data.
-pub(crate) fn keep_replaced(state: &State) -> Result<(), EngineError> {
+pub(crate) fn keep_replaced(state: &mut State) -> Result<(), EngineError> {
     let Some(log) = state.inner.upgrade().and_then(|inner| inner.log.get()) else {
         return Ok(());
     };
-    log.write_fresh(state).inspect_err(|error| log.lose(error))
+    let (position, written) = log.write_replaced(state);
+    state.effects.replaced(position);
+    written
 }
 
 /// Writes all data to memory, removes it, and loads it again.

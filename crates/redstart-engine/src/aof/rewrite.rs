@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Log, ROUND, dump, file::LogFile, load, manifest::Manifest, write::FINE};
+use super::{Disk, Log, ROUND, dump, file::LogFile, load, manifest::Manifest, write::FINE};
 use crate::{Engine, engine::State, error::EngineError};
 
 impl Log {
@@ -191,7 +191,40 @@ impl Log {
     pub(super) fn write_fresh(&self, state: &State) -> Result<(), EngineError> {
         let _saving = self.saving.lock();
         let mut last = self.syncing.lock();
+        let old = self.replace_files(state, &mut self.disk.lock())?;
+        *last = Instant::now();
+        drop(last);
+        self.remove_files(&old);
+        Ok(())
+    }
+
+    /// As [`Log::write_fresh`], for data that was replaced as a whole. That is a change with a position of its own, which
+    /// is returned: if no fresh base can be written, the position is on the disk only when one is written later.
+    pub(super) fn write_replaced(&self, state: &State) -> (u64, Result<(), EngineError>) {
+        let _saving = self.saving.lock();
+        let mut last = self.syncing.lock();
         let mut disk = self.disk.lock();
+        let position = 1 + self.appended.fetch_add(1, Ordering::Relaxed);
+        let replaced = self.replace_files(state, &mut disk).inspect_err(|error| {
+            // Before the disk is free: who writes to the previous file would take this position for written.
+            self.lose(&error.to_string());
+        });
+        drop(disk);
+        *last = Instant::now();
+        drop(last);
+        let removed = replaced.map(|old| self.remove_files(&old));
+        (position, removed)
+    }
+
+    fn remove_files(&self, old: &Manifest) {
+        for name in old.files() {
+            let _ = self.folder.remove(&name);
+        }
+        self.wake_waiters();
+    }
+
+    /// Writes a fresh base and begins a new increment; the files of before, which are to be removed.
+    fn replace_files(&self, state: &State, disk: &mut Disk) -> Result<Manifest, EngineError> {
         let temporary = self.temporary("fresh");
         let len = dump::write(state, &*self.folder, &temporary).inspect_err(|_| {
             let _ = self.folder.remove(&temporary);
@@ -216,15 +249,7 @@ impl Log {
         disk.len = 0;
         disk.base_len = len;
         disk.fresh_starts += 1;
-        *last = Instant::now();
         self.trouble.store(FINE, Ordering::Release);
-        drop(buffer);
-        drop(disk);
-        drop(last);
-        for name in old.files() {
-            let _ = self.folder.remove(&name);
-        }
-        self.wake_waiters();
-        Ok(())
+        Ok(old)
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, thread::JoinHandle};
 use parking_lot::{Mutex, RwLock};
 
 use super::{Log, manifest::Manifest, open::claim, sink::LogSink};
-use crate::{config::Config, engine::State, error::EngineError};
+use crate::{config::Config, engine::State, error::EngineError, rdb};
 
 /// Where an engine has its log, if the data is kept. CONFIG SET appendonly exchanges it.
 #[derive(Default)]
@@ -60,6 +60,7 @@ pub(crate) fn follow_config(state: &mut State, before: &Config) -> Result<(), St
         (true, false) => {
             state.effects.set_sink(None);
             slot.end();
+            rdb::log_ended(state, before);
         }
         (true, true) => {
             if let Some(log) = slot.get() {

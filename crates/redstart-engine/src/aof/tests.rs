@@ -1,7 +1,9 @@
 //! A disk that fails, and how many syncs writes cost.
 
 use std::{
-    fs, io,
+    fs,
+    future::Future as _,
+    io,
     path::Path,
     sync::{
         Barrier,
@@ -18,7 +20,14 @@ use super::{
     open::{FOLDER, open_in},
     *,
 };
-use crate::{Engine, Outcome, Reply, Session, error::NOT_KEPT};
+use crate::{
+    Engine, Outcome, Reply, Session,
+    client::Client,
+    context::{Ctx, Origin},
+    error::NOT_KEPT,
+    registry,
+    reply::Protocol,
+};
 
 /// Failures are asked for by static switches: one such test at a time.
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
@@ -725,4 +734,67 @@ fn nothing_is_added_to_the_log_of_data_that_was_replaced() {
         done.store(true, Ordering::SeqCst);
     });
     assert_eq!(late.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn what_waits_for_a_disk_that_refuses_is_bounded_by_who_waits() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let mut session = engine.session_resp3();
+    let mut pushes = session.pushes();
+    ask(&mut session, "SUBSCRIBE news");
+    while pushes.try_recv().is_some() {}
+    fault::NO_SYNC.store(true, Ordering::SeqCst);
+    let mut writer = engine.session();
+    let (_, position) = writer.execute_ahead(&words("SET k 1"));
+    let _ = writer.execute_ahead(&words("PUBLISH news x"));
+    while log(&engine).trouble() == FINE {
+        std::thread::yield_now();
+    }
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..1000 {
+        assert!(pushes.poll_recv(&mut cx).is_pending());
+    }
+    assert_eq!(log(&engine).waiting(), 1);
+    // Who gives up does not wait any more.
+    drop(pushes);
+    assert_eq!(log(&engine).waiting(), 0);
+    fault::NO_SYNC.store(false, Ordering::SeqCst);
+    while log(&engine).trouble() != FINE {
+        std::thread::yield_now();
+    }
+    let kept = std::pin::pin!(engine.kept(position)).poll(&mut cx);
+    assert_eq!(kept, Poll::Ready(Ok(())));
+}
+
+#[test]
+fn what_a_replica_applies_while_its_disk_is_full_takes_bounded_memory() {
+    const LEN: usize = 8 << 20;
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::EverySec);
+    fault::FULL.store(true, Ordering::SeqCst);
+    let mut client = Client::internal(0, 0, Protocol::Resp2);
+    let mut most = 0;
+    for n in 0..2 * write::MOST / LEN {
+        let mut args = words(&format!("SET {}", n % 2));
+        args.push(Bytes::from(vec![b'x'; LEN]));
+        let spec = registry::resolve_any(&args).ok().unwrap();
+        let mut state = engine.inner.lock();
+        let mut cx = Ctx::new(&mut state, &mut client, 0, Origin::Engine);
+        assert!(cx.call(spec, &args).is_ok());
+        state.effects.flush();
+        most = most.max(log(&engine).sizes().buffered);
+    }
+    assert!(most <= (write::MOST + 2 * LEN) as u64, "{most} bytes wait");
+    fault::FULL.store(false, Ordering::SeqCst);
+    assert_eq!(
+        ask_until_it_recovers(&mut engine.session(), "SET later 1"),
+        Reply::OK
+    );
+    drop(engine);
+    let mut session = open(dir.path(), Fsync::No).session();
+    assert_eq!(ask(&mut session, "STRLEN 1"), Reply::Int(LEN as i64));
+    assert_eq!(ask(&mut session, "GET later"), Reply::bulk("1"));
 }

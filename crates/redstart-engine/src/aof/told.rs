@@ -14,7 +14,7 @@ use super::{
     *,
 };
 use crate::{
-    Engine, Master, Outcome, Reply, Session,
+    Compat, Engine, Master, Outcome, Reply, Session, feed,
     server::{Server, ServerConfig},
 };
 
@@ -256,5 +256,150 @@ fn over_the_wire_replies_wait_for_the_disk_and_writers_share_syncs() {
         let syncs = log(&engine).syncs.load(Ordering::SeqCst) - before;
         // The one that had begun, and one for all who came meanwhile.
         assert!(syncs <= 2, "{syncs} syncs");
+    });
+}
+
+/// Waits for what is true of a replica, as far as its server knows.
+async fn replicas_become(engine: &Engine, is: impl Fn(&feed::stream::Facts) -> bool) {
+    let became = async {
+        while !engine.inner.lock().feed.replicas().iter().any(&is) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, became).await.unwrap();
+}
+
+async fn becomes_online(engine: &Engine) {
+    replicas_become(engine, |one| one.stage == feed::stream::Stage::Online).await;
+}
+
+#[test]
+fn what_a_replica_says_while_the_disk_is_slow_is_heard() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut replica = Wire::connect(addr).await;
+        replica.send("PSYNC ? -1\r\n").await;
+        becomes_online(&engine).await;
+        let slow = SlowDisk::new();
+        ahead(&mut engine.session(), "SET k 1");
+        let end = engine.inner.lock().feed.offset();
+        // The change waits for the disk; what the replica says of itself does not.
+        for place in [end - 1, end] {
+            replica.send(&format!("REPLCONF ACK {place}\r\n")).await;
+            replicas_become(&engine, |one| one.acked == place).await;
+        }
+        assert_eq!(ahead(&mut engine.session(), "WAIT 1 0"), Reply::Int(1));
+        drop(slow);
+    });
+}
+
+/// A server that has WAITAOF, without a log.
+async fn master() -> (Engine, SocketAddr) {
+    let engine = Engine::builder().compat(Compat::Valkey9).build().unwrap();
+    let addr = listen(&engine).await;
+    (engine, addr)
+}
+
+#[test]
+fn a_replica_whose_disk_refused_the_copy_does_not_claim_to_have_it() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Engine::builder().compat(Compat::Valkey9);
+    let copy = builder.append_only(dir.path(), Fsync::EverySec);
+    let copy = copy.build().unwrap();
+    ask(&mut copy.session(), "SET before 1");
+    runtime().block_on(async {
+        let (engine, addr) = master().await;
+        ask(&mut engine.session(), "SET k 1");
+        fault::NO_SYNC.store(true, Ordering::SeqCst);
+        copy.follow(Master::new("127.0.0.1", addr.port())).unwrap();
+        becomes(&copy, "GET k", Reply::bulk("1")).await;
+        let mut wire = Wire::connect(addr).await;
+        // It connects again, and says how far it is, and how far its disk is.
+        wire.call("WAIT 1 0", ":1\r\n").await;
+        wire.call("WAITAOF 0 1 1500", "*2\r\n:0\r\n:0\r\n").await;
+        // Its own clients are not told that either, whatever becomes of it.
+        copy.promote();
+        let mut of_copy = Wire::connect(listen(&copy).await).await;
+        of_copy.call("WAITAOF 1 0 50", "-MISCONF ").await;
+        copy.follow(Master::new("127.0.0.1", addr.port())).unwrap();
+        fault::NO_SYNC.store(false, Ordering::SeqCst);
+        wire.call("WAITAOF 0 1 0", "*2\r\n:0\r\n:1\r\n").await;
+    });
+    copy.promote();
+    drop(copy);
+    // The thread that followed may hold it for a moment.
+    let copy = loop {
+        let builder = Engine::builder().append_only(dir.path(), Fsync::No);
+        match builder.build() {
+            Ok(copy) => break copy,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(ask(&mut copy.session(), "GET k"), Reply::bulk("1"));
+    assert_eq!(ask(&mut copy.session(), "GET before"), Reply::Nil);
+}
+
+#[test]
+fn a_disk_that_has_nothing_yet_counts_for_no_waitaof() {
+    let _alone = ALONE.lock();
+    runtime().block_on(async {
+        let (engine, addr) = master().await;
+        let mut replica = Wire::connect(addr).await;
+        replica.send("PSYNC ? -1\r\n").await;
+        becomes_online(&engine).await;
+        // Valkey says so while it writes the first log after a copy.
+        replica.send("REPLCONF ACK 0 FACK 0\r\n").await;
+        let mut wire = Wire::connect(addr).await;
+        wire.call("WAITAOF 0 1 200", "*2\r\n:0\r\n:0\r\n").await;
+        // The end of the stream ends what waits for a place in it.
+        wire.send("WAITAOF 0 1 0\r\n").await;
+        let waits = async {
+            while engine.inner.lock().blocking.len() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, waits).await.unwrap();
+        feed::end(&mut engine.inner.lock());
+        wire.hears("*2\r\n:0\r\n:0\r\n").await;
+    });
+}
+
+#[test]
+fn who_has_a_message_of_a_slow_script_is_told_that_it_is_busy_and_may_end_it() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    ask(&mut engine.session(), "CONFIG SET busy-reply-threshold 20");
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let (mut heard, mut looping) = (Wire::connect(addr).await, Wire::connect(addr).await);
+        heard.send("HELLO 3\r\nSUBSCRIBE news\r\nECHO begun\r\n").await;
+        let mut before = Vec::new();
+        while !before.ends_with(b"begun\r\n") {
+            let byte = timeout(PATIENCE, heard.0.read_u8()).await;
+            before.push(byte.expect("nothing is heard").unwrap());
+        }
+        let script = "redis.call('PUBLISH', 'news', 'x') while true do end";
+        looping.send(&format!("EVAL \"{script}\" 0\r\n")).await;
+        let runs = async {
+            while !engine.inner.watchdog.is_busy() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, runs).await.unwrap();
+        let busy = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN \
+                    NOSAVE.\r\n";
+        heard.call("PING", busy).await;
+        heard.call("PING", busy).await;
+        heard.call("SCRIPT KILL", "+OK\r\n").await;
+        // The message comes when it is known what it depends on.
+        heard
+            .hears(">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nx\r\n")
+            .await;
+        heard.call("PING", "+PONG\r\n").await;
     });
 }

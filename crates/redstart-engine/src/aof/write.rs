@@ -1,8 +1,9 @@
 //! From the buffer to the disk: how far a reply has to wait, and what a failure means.
 
 use std::{
+    collections::BTreeMap,
     io,
-    sync::atomic::Ordering,
+    sync::{Arc, Weak, atomic::Ordering},
     task::{Poll, Waker},
     time::Instant,
 };
@@ -10,10 +11,12 @@ use std::{
 use bytes::Bytes;
 
 use super::{Disk, Log, file::LogFile};
-use crate::{effect::Effect, error::EngineError, resp};
+use crate::{effect::Effect, resp};
 
 /// More than this does not wait in memory for the disk.
 const BUFFER_LIMIT: usize = 32 * 1024 * 1024;
+/// More than this does not wait for a disk that refuses it.
+pub(super) const MOST: usize = 4 * BUFFER_LIMIT;
 
 /// Nothing is wrong.
 pub(super) const FINE: u8 = 0;
@@ -23,11 +26,34 @@ const WRITE_FAILED: u8 = 1;
 pub(super) const FILE_LOST: u8 = 2;
 
 /// A task that waits for the disk.
-pub(super) struct Waiter {
+struct Waiter {
     position: u64,
     waker: Waker,
     /// A failure does not concern it.
     patient: bool,
+}
+
+/// The tasks that wait for the disk, in the order in which they came.
+#[derive(Default)]
+pub(super) struct Waiters {
+    arrivals: u64,
+    waiting: BTreeMap<u64, Waiter>,
+}
+
+/// Where a task waits for the disk: once, however often it is polled, and no longer when this is dropped.
+#[derive(Default)]
+pub(crate) struct Place(Option<(Weak<Log>, u64)>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some((log, number)) = self.0.take()
+            && let Some(log) = log.upgrade()
+        {
+            // Whatever ends with the waker does so when the lock is free.
+            let left = log.waiters.lock().waiting.remove(&number);
+            drop(left);
+        }
+    }
 }
 
 impl Log {
@@ -40,10 +66,9 @@ impl Log {
         (self.trouble() != FINE).then(|| io::Error::other(self.reason.lock().clone()))
     }
 
-    /// The data was replaced and the log does not say so: nothing is appended to it until a fresh one
-    /// is written.
-    pub(crate) fn lose(&self, error: &EngineError) {
-        self.fail(FILE_LOST, &io::Error::other(error.to_string()));
+    /// The log does not have what the data is: nothing is appended to it until a fresh one is written.
+    pub(super) fn lose(&self, why: &str) {
+        self.fail(FILE_LOST, &io::Error::other(why.to_owned()));
     }
 
     fn fail(&self, trouble: u8, error: &io::Error) {
@@ -80,9 +105,20 @@ impl Log {
         }
         let added = (buffer.bytes.len() - before) as u64;
         let position = self.appended.fetch_add(added, Ordering::Relaxed) + added;
-        let full = buffer.bytes.len() > BUFFER_LIMIT;
+        let (len, trouble) = (buffer.bytes.len(), self.trouble());
+        // A replica goes on while its log cannot be written.
+        let given_up = trouble == FILE_LOST || (trouble != FINE && len > MOST);
+        if given_up {
+            // A fresh base will have it all. Known before the buffer is free: who takes the rest of it would think that nothing
+            // is missing.
+            self.trouble.fetch_max(FILE_LOST, Ordering::Release);
+            buffer.bytes = Vec::new();
+            buffer.db = None;
+        }
         drop(buffer);
-        if full {
+        if given_up && trouble != FILE_LOST {
+            self.lose("too much waits for a disk that refuses it");
+        } else if trouble == FINE && len > BUFFER_LIMIT {
             // The disk does not keep up: the caller has to wait for it.
             let _ = self.write();
         }
@@ -112,18 +148,26 @@ impl Log {
     }
 
     /// As [`Log::commit`] without blocking the thread for a sync: the log's own thread does it.
-    pub(crate) fn poll_commit(&self, position: u64, waker: &Waker) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_commit(
+        self: &Arc<Log>,
+        position: u64,
+        place: &mut Place,
+        waker: &Waker,
+    ) -> Poll<io::Result<()>> {
         if self.is_kept(position) {
             return Poll::Ready(Ok(()));
         }
         if !self.always() {
             return Poll::Ready(self.commit(position));
         }
-        self.waiters.lock().push(Waiter {
-            position,
-            waker: waker.clone(),
-            patient: false,
-        });
+        self.enlist(
+            place,
+            Waiter {
+                position,
+                waker: waker.clone(),
+                patient: false,
+            },
+        );
         // A sync may have ended before the waker was registered.
         if self.is_kept(position) {
             return Poll::Ready(Ok(()));
@@ -137,20 +181,52 @@ impl Log {
 
     /// Ready once everything up to a position is on the disk, however often that fails before. The log's own thread sees
     /// to it.
-    pub(crate) fn poll_synced(&self, position: u64, waker: &Waker) -> Poll<()> {
+    pub(crate) fn poll_synced(
+        self: &Arc<Log>,
+        position: u64,
+        place: &mut Place,
+        waker: &Waker,
+    ) -> Poll<()> {
         if self.is_synced(position) {
             return Poll::Ready(());
         }
-        self.waiters.lock().push(Waiter {
-            position,
-            waker: waker.clone(),
-            patient: true,
-        });
+        self.enlist(
+            place,
+            Waiter {
+                position,
+                waker: waker.clone(),
+                patient: true,
+            },
+        );
         if self.is_synced(position) {
             return Poll::Ready(());
         }
         self.ask(|work| work.sync = true);
         Poll::Pending
+    }
+
+    fn enlist(self: &Arc<Log>, place: &mut Place, waiter: Waiter) {
+        let number = match &place.0 {
+            Some((log, number)) if std::ptr::eq(log.as_ptr(), Arc::as_ptr(self)) => *number,
+            // It waits nowhere yet, or for a log that has ended.
+            _ => {
+                let number = {
+                    let mut waiters = self.waiters.lock();
+                    waiters.arrivals += 1;
+                    waiters.arrivals
+                };
+                *place = Place(Some((Arc::downgrade(self), number)));
+                number
+            }
+        };
+        let before = self.waiters.lock().waiting.insert(number, waiter);
+        drop(before);
+    }
+
+    /// How many tasks wait for the disk.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.waiters.lock().waiting.len()
     }
 
     pub(crate) fn is_synced(&self, position: u64) -> bool {
@@ -164,19 +240,21 @@ impl Log {
 
     pub(super) fn wake_waiters(&self) {
         let (failed, synced) = (self.trouble() != FINE, self.synced.load(Ordering::Acquire));
-        self.waiters.lock().retain(|waiter| {
+        let mut woken = Vec::new();
+        self.waiters.lock().waiting.retain(|_, waiter| {
             let over = waiter.position <= synced || (failed && !waiter.patient);
             if over {
-                waiter.waker.wake_by_ref();
+                woken.push(waiter.waker.clone());
             }
             !over
         });
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// The log ends: nobody waits for it any more.
     pub(super) fn wake_all(&self) {
-        let waiters = std::mem::take(&mut *self.waiters.lock());
-        waiters.into_iter().for_each(|waiter| waiter.waker.wake());
+        let waiting = std::mem::take(&mut self.waiters.lock().waiting);
+        waiting.into_values().for_each(|waiter| waiter.waker.wake());
     }
 
     /// Hands the buffer to the kernel.

@@ -227,23 +227,28 @@ fn keyslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 /// The keys of a slot. Looks at all keys: slots have no lists of their own here.
-fn keys(cx: &mut Ctx<'_>, slot: u16, limit: usize) -> Vec<Reply> {
-    let found = cx.db().iter().filter(|(key, _)| hash_slot::of(key) == slot);
-    let found = found.map(|(key, _)| Reply::Bulk(key.to_bytes()));
-    found.take(limit).collect()
+fn keys<'a>(cx: &'a mut Ctx<'_>, slot: u16) -> impl Iterator<Item = Bytes> + 'a {
+    let found = cx.db().iter().map(|(key, _)| key);
+    let found = found.filter(move |key| hash_slot::of(key) == slot);
+    found.map(|key| key.to_bytes())
 }
 
 fn countkeysinslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check(cx)?;
     let slot = slot_arg(&args[2])?;
-    Ok(keys(cx, slot, usize::MAX).len().into())
+    let all = cx.db().iter();
+    let count = all.filter(|(key, _)| hash_slot::of(key) == slot).count();
+    Ok(count.into())
 }
 
 fn getkeysinslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check(cx)?;
     let (slot, count) = (int_arg(&args[2])?, int_arg(&args[3])?);
     match (usize::try_from(count), (0..SLOTS).contains(&slot)) {
-        (Ok(count), true) => Ok(Reply::Array(keys(cx, slot as u16, count))),
+        (Ok(count), true) => {
+            let found = keys(cx, slot as u16).take(count).map(Reply::Bulk);
+            Ok(Reply::Array(found.collect()))
+        }
         _ => Err("ERR Invalid slot or number of keys".into()),
     }
 }
@@ -277,8 +282,7 @@ fn flushslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if !fine {
         return Err(SYNTAX.into());
     }
-    let found = cx.db().iter().filter(|(key, _)| hash_slot::of(key) == slot);
-    let found: Vec<Bytes> = found.map(|(key, _)| key.to_bytes()).collect();
+    let found: Vec<Bytes> = keys(cx, slot).collect();
     let mut effect = vec![Bytes::from_static(b"DEL")];
     for key in found {
         if cx.delete(&key) {

@@ -1,5 +1,7 @@
 //! WAITAOF: waits until what was written is on the disk, and on those of replicas.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::{
@@ -7,6 +9,7 @@ use crate::{
     compat::versions,
     context::Ctx,
     error::{CommandResult, Stop},
+    feed::stream::BEGINNING,
     number::{int_arg, range_arg},
     registry::{Spec, flag::*},
     reply::Reply,
@@ -38,7 +41,9 @@ fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     // What other clients wrote before is waited for, too.
     let position = cx.state.effects.last_position();
-    let target = cx.state.feed.offset();
+    // Before there is a stream, what was written is part of the copy with which it begins.
+    let target = cx.state.feed.offset().max(BEGINNING);
+    let fed = cx.state.feed.stream.as_ref().map(Arc::downgrade);
     let reached = move |cx: &Ctx<'_>| {
         let durable = i64::from(cx.state.effects.is_durable(position));
         // A replica may come while this waits, and the stream may be another one then.
@@ -66,7 +71,10 @@ fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
                 return Some(Reply::Error(WITHOUT_LOG.into()).into());
             }
             let (enough, reply) = reached(cx);
-            if enough {
+            // The place that it waits for is one of a stream that has ended.
+            let stream = cx.state.feed.stream.as_ref().map(Arc::as_ptr);
+            let ended = fed.as_ref().is_some_and(|fed| stream != Some(fed.as_ptr()));
+            if enough || (replicas > 0 && ended) {
                 return Some(reply.into());
             }
             // What it is told if its time is up.

@@ -19,6 +19,9 @@ use crate::{
 
 /// A piece of the buffer is begun when the last one is that long.
 const PIECE: usize = 64 * 1024;
+/// The place at which every stream begins, as in Redis: a replica with a log says that its disk has place 0 while it has
+/// nothing.
+pub(crate) const BEGINNING: u64 = 1;
 /// More keys than this are not noted one by one, unless less is asked for.
 pub(crate) const NOTED: usize = 1_000_000;
 
@@ -167,8 +170,8 @@ impl Stream {
         Stream {
             buffer: Mutex::new(Buffer {
                 pieces: VecDeque::new(),
-                start: 0,
-                end: 0,
+                start: BEGINNING,
+                end: BEGINNING,
                 db: None,
                 limits,
                 followers: BTreeMap::new(),

@@ -114,6 +114,11 @@ fn free_path(state: &mut State) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// The log of these settings is switched off: it had all that their file may hold, which the next one replaces.
+pub(crate) fn log_ended(state: &mut State, config: &Config) {
+    state.saves.known = Some(snapshot_path(config));
+}
+
 /// Loads the file that a folder without a log holds, if there is one.
 pub(crate) fn load_snapshot(engine: &Engine) -> Result<(), EngineError> {
     let path = snapshot_path(&engine.inner.state.lock().config);
@@ -165,10 +170,10 @@ pub(crate) const NOT_SAVED: &str = "MISCONF Redis is configured to save RDB snap
 
 /// Whether writes are refused because the last file could not be written.
 pub(crate) fn refuses_writes(state: &State) -> bool {
-    state.config.stop_writes_unsaved
+    state.saves.has_failed()
+        && state.config.stop_writes_unsaved
         && state.replica.is_none()
         && has_save_points(&state.config)
-        && state.saves.has_failed()
 }
 
 /// Writes a file in the background if enough was changed since the last one, as `save` says.

@@ -353,9 +353,10 @@ fn copy(
     update(&mut state, end, |replica| replica.position = None)?;
     rdb::replace(&mut state, contents)
         .map_err(|fault| lose(&inner, &mut state, end, &fault.to_string()))?;
+    // Also if the log cannot be written: the data is the server's, and nobody is told that it is on the disk.
     update(&mut state, end, |replica| replica.position = Some(position))?;
     dispatch::finish(&mut state, now);
-    aof::keep_replaced(&state).map_err(|error| io::Error::other(error.to_string()))
+    aof::keep_replaced(&mut state).map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// Applies the stream of commands.

@@ -13,7 +13,7 @@ use crate::{
     compat::versions,
     context::{Ctx, Origin},
     dispatch,
-    error::{LOG_FAILED, OUT_OF_MEMORY, Stop},
+    error::{OUT_OF_MEMORY, Stop},
     hash_slot, number,
     registry::{self, flag},
     replica::READ_ONLY,
@@ -137,9 +137,9 @@ fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, 
             stage.state.out_of_memory = false;
         }
         if !wrote {
-            if stage.state.effects.is_failing() {
+            if let Some(why) = dispatch::refusal_to_write(&stage.state) {
                 return Err(Refused {
-                    text: LOG_FAILED.into(),
+                    text: why.into(),
                     counted: true,
                 });
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::{Connection, Flow};
+use super::{Connection, Flow, give_up};
 use crate::{
     feed::{
         Attachment,
@@ -26,7 +26,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) async fn feed(&mut self, mut to: Attachment, stop: &CancellationToken) {
         self.out.extend_from_slice(to.greeting.as_bytes());
         // Neither the data nor the stream tells a replica what may yet be lost here.
-        if matches!(self.wait_until_fed(stop).await, Flow::Close) {
+        if matches!(self.wait_until_fed(&to, stop).await, Flow::Close) {
             return;
         }
         if matches!(self.flush_in_time(&to, stop).await, Flow::Close) {
@@ -43,10 +43,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.send_stream(&to, stop).await;
     }
 
-    /// Waits until what was put into the stream is on the disk, if that is what is promised.
-    async fn wait_until_fed(&mut self, stop: &CancellationToken) -> Flow {
+    /// Waits until what was put into the stream is on the disk, if that is what is promised. What the replica says meanwhile
+    /// is heard: the disk may take long, and the replica is not silent.
+    async fn wait_until_fed(&mut self, to: &Attachment, stop: &CancellationToken) -> Flow {
         let position = self.session.fed_position();
-        self.wait_for_disk(Some(position), stop).await
+        let mut over = std::pin::pin!(give_up(stop));
+        loop {
+            self.make_space();
+            tokio::select! {
+                biased;
+                () = self.session.synced(position) => return Flow::Continue,
+                () = self.profile.end.notified() => return Flow::Close,
+                () = &mut over => return Flow::Close,
+                read = self.socket.read_buf(self.parser.buffer()) => {
+                    if matches!(self.hear(to, read.unwrap_or(0)).0, Flow::Close) {
+                        return Flow::Close;
+                    }
+                }
+            }
+        }
     }
 
     /// Writes what waits, unless the replica takes none of it.
@@ -173,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Taken::Bytes => true,
                 Taken::Nothing => false,
             };
-            if more && matches!(self.wait_until_fed(stop).await, Flow::Close) {
+            if more && matches!(self.wait_until_fed(to, stop).await, Flow::Close) {
                 return;
             }
             if matches!(self.flush(stop).await, Flow::Close) {

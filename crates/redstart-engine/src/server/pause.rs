@@ -10,11 +10,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// answered before it leaves now, messages go on, and a client that leaves is noticed.
     pub(super) async fn wait_paused(&mut self, stop: &CancellationToken) -> Flow {
         loop {
+            self.settle_message();
             if matches!(self.flush(stop).await, Flow::Close) {
                 return Flow::Close;
             }
             self.hold();
             self.make_space();
+            let is_unsettled = self.unsettled.is_some();
             let limit = self.allowed.buffer;
             // A client that sends more than this waits, too.
             let has_room = self.parser.len() < HIGH_WATER;
@@ -24,10 +26,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = self.profile.end.notified() => return Flow::Close,
                 () = stop.cancelled() => return Flow::Close,
                 () = self.session.wait_while_paused(next) => return Flow::Continue,
-                Some(pushed) = self.inbox.recv() => {
-                    self.told |= !pushed.free;
-                    self.session.answer(&pushed.reply, &mut self.out);
-                }
+                Some(pushed) = self.inbox.recv(), if !is_unsettled => self.unsettled = Some(pushed),
+                () = self.session.wait_for_lock(), if is_unsettled => {}
                 read = self.socket.read_buf(self.parser.buffer()), if has_room => {
                     self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
                     if !matches!(read, Ok(count) if count > 0) || self.parser.len() > limit {
@@ -42,13 +42,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) async fn deliver_rest(&mut self, stop: &CancellationToken) {
         let mut left = self.inbox.len();
         loop {
+            self.settle_message();
             while left > 0
+                && self.unsettled.is_none()
                 && self.out.len() < HIGH_WATER
                 && let Some(pushed) = self.inbox.try_recv()
             {
                 left -= 1;
-                self.told |= !pushed.free;
-                self.session.answer(&pushed.reply, &mut self.out);
+                self.unsettled = Some(pushed);
+                self.settle_message();
             }
             if self.out.is_empty() || matches!(self.flush(stop).await, Flow::Close) {
                 return;

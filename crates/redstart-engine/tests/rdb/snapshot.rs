@@ -194,6 +194,45 @@ fn a_snapshot_is_loaded_and_one_that_was_not_is_never_replaced() {
 }
 
 #[test]
+fn a_snapshot_that_the_log_superseded_is_replaced_when_the_log_is_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dump.rdb");
+    let open = |log: bool| {
+        let mut settings = redstart_engine::Settings::new();
+        settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+        settings.set("save", "60 1").unwrap();
+        if log {
+            settings.set("appendonly", "yes").unwrap();
+        }
+        let clock = Clock::manual_at(1_700_000_000_000_000);
+        let builder = Engine::builder().settings(settings).clock(clock);
+        builder.build().unwrap()
+    };
+    let first = open(true);
+    assert_eq!(first.session().line("SET stale 1"), Reply::OK);
+    assert_eq!(first.session().line("SAVE"), Reply::OK);
+    assert_eq!(first.session().line("DEL stale"), Reply::Int(1));
+    drop(first);
+    let stale = fs::read(&file).unwrap();
+    let engine = open(true);
+    let mut session = engine.session();
+    assert_eq!(session.line("GET stale"), Reply::Nil);
+    assert_eq!(session.line("CONFIG SET appendonly no"), Reply::OK);
+    assert_eq!(session.line("SET a 1"), Reply::OK);
+    engine.advance(Duration::from_secs(61));
+    let replaced = || {
+        assert_eq!(session.line("SET a 2"), Reply::OK);
+        (fs::read(&file).unwrap() != stale).then_some(())
+    };
+    block_until("the file", Duration::from_secs(60), replaced).unwrap();
+    drop((session, engine));
+    fs::remove_dir_all(dir.path().join("appendonlydir")).unwrap();
+    let mut again = open(false).session();
+    assert!(matches!(again.line("GET a"), Reply::Bulk(_)));
+    assert_eq!(again.line("GET stale"), Reply::Nil);
+}
+
+#[test]
 fn data_of_a_followed_server_is_not_replaced_by_a_file() {
     let donor = Engine::new();
     donor.session().line("SET from-the-file 1");

@@ -210,7 +210,9 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 ///   in the error.
 /// - The data must fit into the server's `maxmemory`, or it is not moved. What a server with a policy of eviction evicts
 ///   later is gone.
-/// - Locks and limits go by the server's clock. How far the two clocks are apart is in the report.
+/// - Locks and limits go by the server's clock. How far the two clocks are apart is in the report. What has expired by one of
+///   the clocks only counts as expired on both, and a server whose clock is behind takes its own time for that of a delivery which
+///   is in its future: when entries of consumer groups were delivered is the same to within that difference and a second.
 /// - The server must know the credentials that the clients have.
 /// - The server's own persistence is not checked: whether it keeps the data through a restart is up to its settings. One that is
 ///   restarted before the engine moves is noticed, and everything is undone.
@@ -581,7 +583,8 @@ impl<'a> Work<'a> {
                     .ask(db, &["SCAN", &cursor, "COUNT", &count])
                     .await?;
                 let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(page)?;
-                suspects.extend(differing(&mut self.from, &mut self.to, db, &keys).await?);
+                let ahead = self.clock_ahead_micros;
+                suspects.extend(differing(&mut self.from, &mut self.to, ahead, db, &keys).await?);
                 done += keys.len() as u64;
                 self.tell(&HandoverStep::Comparing(done.min(all), all));
                 self.go_on().await?;
@@ -646,7 +649,8 @@ impl<'a> Work<'a> {
         for db in databases {
             for keys in keys.chunks(PAGE * PAGES) {
                 self.go_on().await?;
-                different.extend(differing(&mut self.from, &mut self.to, db, keys).await?);
+                let ahead = self.clock_ahead_micros;
+                different.extend(differing(&mut self.from, &mut self.to, ahead, db, keys).await?);
             }
         }
         Ok(different)

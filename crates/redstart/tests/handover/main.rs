@@ -738,6 +738,50 @@ async fn deadlines_of_fields_are_not_lost_on_a_server_without_them() -> anyhow::
     Ok(())
 }
 
+/// Runs a command in the middle of the hook of a hand-over.
+fn aside(url: &str, line: &'static str) {
+    let (url, handle) = (url.to_owned(), tokio::runtime::Handle::current());
+    let done = std::thread::spawn(move || handle.block_on(raw(&url, line)));
+    done.join().expect("a command").expect("an answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_clock_is_behind_takes_consumer_groups_over() -> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let engine = Engine::new();
+        engine.advance(Duration::from_secs(5));
+        let running = Running::start(engine).await?;
+        for line in ["XADD jobs 1-1 a 1", "XGROUP CREATE jobs workers 0"] {
+            raw(&running.url, line).await?;
+        }
+        let server = Server::builder(kind).start().await?;
+        let mut read = false;
+        let report = plan(&running.url, &server)
+            .run(
+                |step| {
+                    // Delivered after the copy: the server gets the time of that in the stream.
+                    if matches!(step, HandoverStep::CatchingUp(_))
+                        && !std::mem::replace(&mut read, true)
+                    {
+                        aside(&running.url, "XREADGROUP GROUP workers w STREAMS jobs >");
+                    }
+                },
+                pending(),
+            )
+            .await?;
+        assert!(report.clock_ahead_micros < -4_000_000, "{report:?}");
+        let store = connect(&server.url()).await?;
+        let mut ask = redis::cmd("XPENDING");
+        ask.arg("jobs").arg("workers").arg("-").arg("+").arg(10);
+        let waits: Vec<(String, String, i64, i64)> = store.query(&ask).await?;
+        let [(id, worker, _, times)] = &waits[..] else {
+            panic!("{waits:?}")
+        };
+        assert_eq!((&**id, &**worker, *times), ("1-1", "w", 1));
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_has_moved_stays_moved_after_a_restart() -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;

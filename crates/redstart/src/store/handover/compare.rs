@@ -1,4 +1,10 @@
 //! Whether two servers hold the same, by reading it.
+//!
+//! Their clocks may be apart. What has expired by the clock of one side is gone there, and may still be there on the other: that
+//! is no difference. Times of delivery may differ by as much as the clocks do: a server whose clock is behind takes none that is
+//! in its future.
+
+use std::collections::BTreeMap;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use redis::{Pipeline, Value};
@@ -17,35 +23,98 @@ const FIELDS: usize = 10_000;
 /// What HPEXPIRETIME says of a field that does not expire.
 const NO_DEADLINE: i64 = -1;
 
+/// More than the measured difference of two clocks, in milliseconds: it takes a round trip to measure, and clocks are set.
+const CLOCKS: i64 = 1000;
+/// What TYPE says of a key that is not there.
+const NONE: &str = "none";
+
 /// What a key holds, in a form that is the same on all servers.
-#[derive(PartialEq)]
+#[derive(Default)]
 struct Content {
     kind: String,
-    /// Unix milliseconds.
+    /// Unix milliseconds; not positive if there is none.
     deadline: i64,
     parts: Vec<Vec<u8>>,
+    /// Of a hash: its fields, with their values and deadlines.
+    fields: BTreeMap<Vec<u8>, (Vec<u8>, i64)>,
+    /// Of a stream: when its pending entries were delivered, in unix milliseconds.
+    delivered: Vec<i64>,
 }
 
-/// Those of the keys whose contents differ.
+/// Contents as a server shows them when its clock says this, in unix milliseconds.
+struct Shown<'a> {
+    content: &'a Content,
+    now: i64,
+}
+
+impl Shown<'_> {
+    /// Whether the server does not show any more what has this deadline. A replica shows what has expired by its own clock as gone
+    /// before its master says so.
+    fn hides(&self, deadline: i64) -> bool {
+        deadline > 0 && deadline <= self.now
+    }
+
+    /// Whether another server's key is one that is gone here.
+    fn lacks_only(&self, other: &Content) -> bool {
+        let has_expired = |(_, deadline): &(Vec<u8>, i64)| self.hides(*deadline);
+        self.content.kind == NONE
+            && (self.hides(other.deadline)
+                || (!other.fields.is_empty() && other.fields.values().all(has_expired)))
+    }
+
+    /// Whether all fields of another server's hash are here, or have expired.
+    fn has_fields_of(&self, other: &Content) -> bool {
+        other.fields.iter().all(|(name, field)| {
+            let own = self.content.fields.get(name);
+            own == Some(field) || (own.is_none() && self.hides(field.1))
+        })
+    }
+
+    /// Whether both are the same, for two clocks that are at most this many milliseconds apart.
+    fn is_same(&self, other: &Shown<'_>, apart: i64) -> bool {
+        let (here, there) = (self.content, other.content);
+        if self.lacks_only(there) || other.lacks_only(here) {
+            return true;
+        }
+        // A server takes no time of delivery that is in its future, but its own time instead.
+        let is_close = |(a, b): (&i64, &i64)| a.abs_diff(*b) <= apart.unsigned_abs();
+        here.kind == there.kind
+            && here.deadline == there.deadline
+            && here.parts == there.parts
+            && self.has_fields_of(there)
+            && other.has_fields_of(here)
+            && here.delivered.len() == there.delivered.len()
+            && here.delivered.iter().zip(&there.delivered).all(is_close)
+    }
+}
+
+/// Those of the keys whose contents differ, on servers whose clocks are so far apart.
 pub(super) async fn differing(
     from: &mut Server,
     to: &mut Server,
+    clock_ahead_micros: i64,
     db: i64,
     keys: &[Vec<u8>],
 ) -> Result<Vec<Vec<u8>>> {
+    let apart = clock_ahead_micros.abs() / 1000 + CLOCKS;
     let (from, to) = (from.reads(db).await?, to.reads(db).await?);
-    let batches = stream::iter(keys.chunks(BATCH)).map(|keys| batch(&from, &to, keys));
+    let batches = stream::iter(keys.chunks(BATCH)).map(|keys| batch(&from, &to, apart, keys));
     batches.buffer_unordered(AT_ONCE).try_concat().await
 }
 
-async fn batch(from: &Reads, to: &Reads, keys: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+async fn batch(from: &Reads, to: &Reads, apart: i64, keys: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
     let (here, there) = tokio::join!(contents(from, keys), contents(to, keys));
-    let pairs = here?.into_iter().zip(there?).zip(keys);
-    let different = pairs.filter(|((here, there), _)| here != there);
+    let ((here, now_here), (there, now_there)) = (here?, there?);
+    let pairs = here.iter().zip(&there).zip(keys);
+    let different = pairs.filter(|((here, there), _)| {
+        let shown = |content, now| Shown { content, now };
+        !shown(here, now_here).is_same(&shown(there, now_there), apart)
+    });
     Ok(different.map(|(_, key)| key.clone()).collect())
 }
 
-async fn contents(server: &Reads, keys: &[Vec<u8>]) -> Result<Vec<Content>> {
+/// What the keys hold, and what the server's clock said after they were read, in unix milliseconds.
+async fn contents(server: &Reads, keys: &[Vec<u8>]) -> Result<(Vec<Content>, i64)> {
     let mut kinds = Pipeline::new();
     for key in keys {
         kinds.cmd("TYPE").arg(key);
@@ -68,46 +137,45 @@ async fn contents(server: &Reads, keys: &[Vec<u8>]) -> Result<Vec<Content>> {
     let mut contents = Vec::new();
     for ((kind, deadline), count) in kinds.into_iter().zip(counts) {
         let replies: Vec<Value> = replies.by_ref().take(count).collect();
-        let parts = canonical(&kind, replies);
         contents.push(Content {
-            kind,
             deadline,
-            parts,
+            ..canonical(&kind, replies)
         });
     }
-    add_deadlines(server, keys, &mut contents).await?;
-    Ok(contents)
+    let now = add_deadlines(server, keys, &mut contents).await?;
+    Ok((contents, now))
 }
 
-/// Adds when the fields of hashes expire. On a server that does not know such deadlines there are none.
-async fn add_deadlines(server: &Reads, keys: &[Vec<u8>], contents: &mut [Content]) -> Result<()> {
+/// Adds when the fields of hashes expire. On a server that does not know such deadlines there are none. What its clock says
+/// after that, in unix milliseconds.
+async fn add_deadlines(server: &Reads, keys: &[Vec<u8>], contents: &mut [Content]) -> Result<i64> {
     let mut reads = Pipeline::new();
     let mut places = Vec::new();
-    for (at, (key, content)) in keys.iter().zip(contents.iter()).enumerate() {
-        if content.kind != "hash" {
-            continue;
-        }
-        for pairs in content.parts.chunks(2 * FIELDS) {
+    let hashes = keys.iter().zip(contents.iter()).enumerate();
+    for (at, (key, content)) in hashes.filter(|_| server.expires_fields) {
+        let names: Vec<&Vec<u8>> = content.fields.keys().collect();
+        for names in names.chunks(FIELDS) {
             let read = reads.cmd("HPEXPIRETIME").arg(key).arg("FIELDS");
-            read.arg(pairs.len() / 2);
-            for pair in pairs.chunks_exact(2) {
-                read.arg(&pair[0]);
-            }
-            places.push((at, pairs.len() / 2));
+            read.arg(names.len()).arg(names);
+            places.push((at, names.len()));
         }
     }
-    let mut replies = match server.expires_fields {
-        true => server.all_or_gone(&reads).await?.into_iter(),
-        false => Vec::new().into_iter(),
-    };
+    reads.cmd("TIME");
+    let mut replies = server.all_or_gone(&reads).await?.into_iter();
+    let mut read_of: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
     for (at, count) in places {
         let reply = replies.next().unwrap_or(Value::Nil);
         let mut deadlines: Vec<i64> = redis::from_redis_value(reply).unwrap_or_default();
         deadlines.resize(count, NO_DEADLINE);
-        let deadlines = deadlines.iter().map(|deadline| deadline.to_string());
-        contents[at].parts.extend(deadlines.map(String::into_bytes));
+        read_of.entry(at).or_default().extend(deadlines);
     }
-    Ok(())
+    for (at, deadlines) in read_of {
+        let fields = contents[at].fields.values_mut();
+        fields.zip(deadlines).for_each(|(field, at)| field.1 = at);
+    }
+    let time = replies.next().unwrap_or(Value::Nil).extract_error()?;
+    let (seconds, micros): (i64, i64) = redis::from_redis_value(time)?;
+    Ok(seconds * 1000 + micros / 1000)
 }
 
 fn word(value: &Value) -> String {
@@ -134,11 +202,15 @@ fn read(pipeline: &mut Pipeline, kind: &str, key: &[u8]) {
 }
 
 /// What was read, without what may differ between equal values.
-fn canonical(kind: &str, replies: Vec<Value>) -> Vec<Vec<u8>> {
+fn canonical(kind: &str, replies: Vec<Value>) -> Content {
+    let mut content = Content {
+        kind: kind.to_owned(),
+        ..Content::default()
+    };
     let mut parts = Vec::new();
     for reply in replies {
         match (kind, reply) {
-            ("stream", reply) => stream_parts(reply, &mut parts),
+            ("stream", reply) => stream_parts(&reply, &mut parts, &mut content.delivered),
             (_, Value::Array(items)) => {
                 items.into_iter().for_each(|item| flatten(item, &mut parts));
             }
@@ -148,9 +220,10 @@ fn canonical(kind: &str, replies: Vec<Value>) -> Vec<Vec<u8>> {
     match kind {
         "set" => parts.sort_unstable(),
         "hash" => {
-            let mut pairs: Vec<Vec<Vec<u8>>> = parts.chunks(2).map(<[_]>::to_vec).collect();
-            pairs.sort_unstable();
-            parts = pairs.concat();
+            let mut parts = std::mem::take(&mut parts).into_iter();
+            while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+                content.fields.insert(name, (value, NO_DEADLINE));
+            }
         }
         // Servers write the same score with different digits.
         "zset" => {
@@ -163,7 +236,8 @@ fn canonical(kind: &str, replies: Vec<Value>) -> Vec<Vec<u8>> {
         }
         _ => {}
     }
-    parts
+    content.parts = parts;
+    content
 }
 
 fn flatten(value: Value, into: &mut Vec<Vec<u8>>) {
@@ -183,7 +257,7 @@ fn flatten(value: Value, into: &mut Vec<Vec<u8>>) {
 
 /// What a replica knows of a stream: its entries, and its groups by name with all that is pending, for whom, since when
 /// and how often. Not when consumers were seen, nor those that have nothing.
-fn stream_parts(info: Value, into: &mut Vec<Vec<u8>>) {
+fn stream_parts(info: &Value, into: &mut Vec<Vec<u8>>, delivered: &mut Vec<i64>) {
     let whole = [
         "length",
         "last-generated-id",
@@ -191,16 +265,35 @@ fn stream_parts(info: Value, into: &mut Vec<Vec<u8>>) {
         "entries-added",
         "entries",
     ];
-    fields(&info, &whole, into);
-    let mut groups: Vec<Vec<Vec<u8>>> = Vec::new();
-    for group in field(&info, "groups").into_iter().flat_map(items) {
-        let mut parts = Vec::new();
-        let known = ["name", "last-delivered-id", "pel-count", "pel", "pending"];
-        fields(group, &known, &mut parts);
-        groups.push(parts);
+    fields(info, &whole, into);
+    let mut groups: Vec<(Vec<Vec<u8>>, Vec<i64>)> = Vec::new();
+    for group in field(info, "groups").into_iter().flat_map(items) {
+        let (mut parts, mut times) = (Vec::new(), Vec::new());
+        fields(
+            group,
+            &["name", "last-delivered-id", "pel-count"],
+            &mut parts,
+        );
+        let pending = ["pel", "pending"].iter();
+        for entry in pending
+            .filter_map(|name| field(group, name))
+            .flat_map(items)
+        {
+            // The id, the consumer, when it was delivered, and how often.
+            for (at, part) in items(entry).iter().enumerate() {
+                match (at, part) {
+                    (2, Value::Int(time)) => times.push(*time),
+                    _ => flatten(part.clone(), &mut parts),
+                }
+            }
+        }
+        groups.push((parts, times));
     }
     groups.sort_unstable();
-    into.extend(groups.concat());
+    for (parts, times) in groups {
+        into.extend(parts);
+        delivered.extend(times);
+    }
 }
 
 fn items(value: &Value) -> &[Value] {
@@ -254,10 +347,45 @@ mod tests {
         Value::Array(words.iter().map(bulk).collect())
     }
 
+    fn are_same(here: &Content, now_here: i64, there: &Content, now_there: i64) -> bool {
+        let shown = |content, now| Shown { content, now };
+        shown(here, now_here).is_same(&shown(there, now_there), CLOCKS)
+    }
+
+    #[test]
+    fn what_has_expired_by_the_clock_of_one_side_is_no_difference() {
+        let none = canonical(NONE, Vec::new());
+        let mut key = canonical("string", vec![Value::BulkString(b"v".to_vec())]);
+        assert!(!are_same(&none, 500, &key, 500), "it does not expire");
+        key.deadline = 500;
+        for (a, b) in [(&none, &key), (&key, &none)] {
+            assert!(are_same(a, 500, b, 500));
+            assert!(!are_same(a, 499, b, 499), "it is to be there");
+        }
+        assert!(are_same(&none, 500, &key, 400), "its clock is ahead");
+        assert!(!are_same(&none, 400, &key, 500), "its clock is behind");
+        // A field as a key, and a hash of such fields as a key that is gone.
+        let whole = canonical("hash", vec![bulks(&["f", "1", "g", "2"])]);
+        let mut short = canonical("hash", vec![bulks(&["f", "1", "g", "2"])]);
+        short.fields.insert(b"g".to_vec(), (b"2".to_vec(), 500));
+        let part = canonical("hash", vec![bulks(&["f", "1"])]);
+        assert!(!are_same(&whole, 500, &part, 500));
+        assert!(!are_same(&whole, 500, &short, 500), "a deadline is lost");
+        for (a, b) in [(&short, &part), (&part, &short)] {
+            assert!(are_same(a, 500, b, 500));
+            assert!(!are_same(a, 499, b, 499));
+        }
+        assert!(!are_same(&none, 500, &short, 500));
+        short.fields.insert(b"f".to_vec(), (b"1".to_vec(), 400));
+        assert!(are_same(&none, 500, &short, 500));
+        assert!(!are_same(&none, 450, &short, 500));
+    }
+
     #[test]
     fn the_order_of_members_does_not_matter_where_there_is_none() {
         let same = |kind: &str, a: &[&str], b: &[&str]| {
-            canonical(kind, vec![bulks(a)]) == canonical(kind, vec![bulks(b)])
+            let of = |words| canonical(kind, vec![bulks(words)]);
+            are_same(&of(a), 0, &of(b), 0)
         };
         assert!(same("set", &["a", "b"], &["b", "a"]));
         assert!(!same("set", &["a", "b"], &["a", "c"]));
