@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Engine, EngineError, Reply};
+use redstart_engine::{Engine, EngineError, Fsync, Reply, Settings};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -153,6 +153,32 @@ fn a_files_values_of_an_unknown_module_are_left_out_by_name() {
     let mut session = engine.session();
     assert_eq!(session.line("EXISTS before after"), Reply::Int(2));
     assert_eq!(session.line("EXISTS one two"), Reply::Int(0));
+}
+
+/// What is saved to the folder next would be without them.
+#[test]
+fn a_folder_with_values_of_an_unknown_module_is_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("dump.rdb");
+    let open = |log: bool| match log {
+        true => Engine::builder().append_only(dir.path(), Fsync::No).build(),
+        false => {
+            let mut settings = Settings::new();
+            settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+            Engine::builder().settings(settings).build()
+        }
+    };
+    let with_values = file(&[value("one"), value("two")].concat());
+    for log in [false, true] {
+        std::fs::write(&path, &with_values).unwrap();
+        let error = open(log).expect_err("it is not opened").to_string();
+        assert!(error.contains("2 keys are of made-here"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), with_values);
+        // Settings alone are no data.
+        std::fs::write(&path, file(&settings())).unwrap();
+        let engine = open(log).unwrap();
+        assert_eq!(engine.session().line("DBSIZE"), Reply::Int(2));
+    }
 }
 
 #[test]
