@@ -374,7 +374,6 @@ fn child_that_attacks() {
     // Until the parent closes the pipe, or is gone.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     attack.over.store(true, Ordering::Relaxed);
-    println!("{} scripts", attack.scripts.load(Ordering::Relaxed));
     runtime.shutdown_background();
 }
 
@@ -449,15 +448,17 @@ impl Ratios {
     }
 }
 
-/// Measures before, during and after an attack, and during one by scripts in addition.
+/// Measures before, during and after an attack, and during one by scripts in addition; and how many bytes of memory the
+/// server takes more meanwhile.
 fn attack(
     attacked: &Attacked,
     client: &mut WellBehaved,
     by_scripts: bool,
-) -> (Ratios, Option<Ratios>) {
+) -> (Ratios, Option<Ratios>, u64) {
     let requests = scale(400, "hostile requests") as usize;
     client.requests(requests / 10);
     let mut quiet = client.requests(requests);
+    let before = attacked.resident();
     let attackers = Attackers::start(attacked, client, false);
     let hostile = client.requests(requests);
     let looped = by_scripts.then(|| {
@@ -466,6 +467,7 @@ fn attack(
         attackers.end();
         times
     });
+    let grown = attacked.resident().saturating_sub(before);
     attackers.end();
     // Everybody is let in again afterwards.
     let lets_in = || {
@@ -476,21 +478,19 @@ fn attack(
     quiet.extend(client.requests(requests));
     quiet.sort_unstable();
     let looped = looped.map(|times| Ratios::of(&times, &quiet));
-    (Ratios::of(&hostile, &quiet), looped)
+    (Ratios::of(&hostile, &quiet), looped, grown)
 }
 
 #[test]
 fn a_thousand_hostile_connections_do_not_keep_a_client_from_being_served() {
     let redis = Attacked::redis();
     let mut client = WellBehaved::connect(redis.addr);
-    let (peer, _) = attack(&redis, &mut client, false);
+    let (peer, ..) = attack(&redis, &mut client, false);
     drop(redis);
     let engine = Attacked::engine();
     let mut client = WellBehaved::connect(engine.addr);
-    let before = engine.resident();
-    let (hostile, looped) = attack(&engine, &mut client, true);
+    let (hostile, looped, grown) = attack(&engine, &mut client, true);
     let looped = looped.expect("scripts loop");
-    let grown = engine.resident().saturating_sub(before);
     figure(format!(
         "1,000 hostile connections: a well-behaved client waits {:.1} times as long at p99 (goal: 3) and {:.1} times at the \
          median as without them, on redis-server {:.1} and {:.1} times; with scripts that loop for 20 ms each as well {:.1} \
