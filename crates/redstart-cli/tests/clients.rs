@@ -1,4 +1,4 @@
-//! Clients that people use, against `redstart engine`: redis-cli, redis-py and ioredis; also when it moves.
+//! Clients that people use, against `redstart engine`: redis-cli, redis-py, ioredis and node-redis; also when it moves.
 
 #![allow(clippy::unwrap_used)]
 
@@ -74,6 +74,19 @@ fn ioredis_works() {
     let mut command = Command::new(node);
     let output = command
         .arg(script("ioredis.js"))
+        .arg(&engine.url)
+        .env("NODE_PATH", modules)
+        .output();
+    is_well(&output.unwrap());
+}
+
+#[test]
+fn node_redis_works() {
+    let engine = Listening::start();
+    let (node, modules) = find::node_libraries().unwrap();
+    let mut command = Command::new(node);
+    let output = command
+        .arg(script("node_redis.js"))
         .arg(&engine.url)
         .env("NODE_PATH", modules)
         .output();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{Clock, Engine, Outcome, Reply, Session, free};
+use crate::{Clock, Engine, Outcome, Reply, Session, free, types::dict};
 
 fn run(session: &mut Session, line: &str) -> Outcome {
     let args: Vec<Bytes> = line
@@ -81,6 +81,33 @@ fn a_limited_count_of_an_intersection_stops_at_its_limit() {
         ask(&mut session, "ZINTERCARD 2 a b LIMIT 0"),
         Reply::Int(10_000)
     );
+}
+
+#[test]
+fn a_command_does_no_more_for_a_large_keyspace_or_value_than_for_a_small_one() {
+    /// As many entries as a table may have that grows at once.
+    const MOST: usize = 4096;
+    const COUNT: usize = 150_000;
+    for command in [
+        "SET key:{n} v",
+        "SET key:{n} v EX 1{n}",
+        "HSET hash f{n} v",
+        "SADD set m{n}",
+        "ZADD sorted {n} m{n}",
+    ] {
+        let mut session = Engine::new().session();
+        let mut most = 0;
+        for n in 0..COUNT {
+            let before = dict::hashed_again();
+            ask(&mut session, &command.replace("{n}", &n.to_string()));
+            most = most.max(dict::hashed_again() - before);
+        }
+        assert!(
+            most <= MOST,
+            "{command}: {most} entries were hashed again at once"
+        );
+        assert!(most > 0, "{command}: nothing was counted");
+    }
 }
 
 #[test]

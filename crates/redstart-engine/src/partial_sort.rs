@@ -2,7 +2,8 @@
 //!
 //! Redis sorts with a quicksort by Bentley and McIlroy ("Engineering a Sort Function", 1993) that
 //! skips the partitions outside the wanted range. It is not stable, so to leave equal items where
-//! Redis leaves them takes the same steps: the same pivots, the same exchanges.
+//! Redis leaves them takes the same steps: the same pivots, the same exchanges. Nothing is left to an insertion sort because
+//! a partition exchanged nothing: Redis's later versions do not, since that takes quadratic time for some orders.
 
 use std::cmp::Ordering;
 
@@ -37,13 +38,11 @@ fn sort<T>(
         // greater ones from `high` on, then equal ones after `right`.
         let (mut left, mut low) = (1, 1);
         let (mut high, mut right) = (len - 1, len - 1);
-        let mut swapped = false;
         loop {
             while low <= high {
                 match compare(&items[low], &items[0]) {
                     Ordering::Greater => break,
                     Ordering::Equal => {
-                        swapped = true;
                         items.swap(left, low);
                         left += 1;
                     }
@@ -55,7 +54,6 @@ fn sort<T>(
                 match compare(&items[high], &items[0]) {
                     Ordering::Less => break,
                     Ordering::Equal => {
-                        swapped = true;
                         items.swap(high, right);
                         right -= 1;
                     }
@@ -67,13 +65,8 @@ fn sort<T>(
                 break;
             }
             items.swap(low, high);
-            swapped = true;
             low += 1;
             high -= 1;
-        }
-        if !swapped {
-            insertion_sort(items, compare);
-            return;
         }
         let less = low - left;
         let greater = right - high;

@@ -35,7 +35,7 @@ mod server;
 #[path = "differential/wire.rs"]
 mod wire;
 
-use change::{LIBRARY, change, count, field, keep_short, pace, seeded, told, word};
+use change::{LIBRARY, Shortage, change, count, field, keep_short, pace, seeded, told, word};
 use contents::{Client, assert_same, words};
 use listener::Running;
 use server::{PATIENCE, RealServer, assert_level, connect};
@@ -103,7 +103,12 @@ fn feeds_through_cuts_and_restarts(kind: Kind) {
     }
     let mut other = replica.follow(master.running.addr);
     let (mut cuts, mut restarts) = (0, 0);
+    let mut shortage = Shortage::new(pace);
     for n in 0..writes {
+        if shortage.step(&mut wire, n) {
+            // A later copy of everything would hide what was not told.
+            assert_level(&mut wire, &mut other, &format!("{kind:?} after evictions"));
+        }
         change(&mut wire, &mut chance);
         if n % pace == pace / 2 {
             cuts += 1;
@@ -137,7 +142,8 @@ fn feeds_through_cuts_and_restarts(kind: Kind) {
     assert_eq!(other.line("REPLICAOF NO ONE"), Reply::OK);
     assert_eq!(other.line("FCALL bump 1 fresh 2"), Reply::Int(2));
     redstart_testkit::figure(format!(
-        "{kind:?} follows: {writes} changes, {cuts} cuts, {restarts} restarts of either side, then equal"
+        "{kind:?} follows: {writes} changes, {} keys evicted, {cuts} cuts, {restarts} restarts of either side, then equal",
+        shortage.evicted()
     ));
 }
 

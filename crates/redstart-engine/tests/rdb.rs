@@ -11,6 +11,8 @@ mod damage;
 mod folder;
 #[path = "listener/running.rs"]
 mod listener;
+#[path = "rdb/module.rs"]
+mod module;
 #[path = "rdb/old.rs"]
 mod old;
 #[path = "rdb/payload.rs"]

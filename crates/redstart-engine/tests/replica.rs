@@ -25,7 +25,7 @@ mod server;
 #[path = "differential/wire.rs"]
 mod wire;
 
-use change::{LIBRARY, change, count, field, keep_short, pace, seeded, word};
+use change::{LIBRARY, Shortage, change, count, field, keep_short, pace, seeded, word};
 use contents::{Client, assert_same, everything, unseen};
 use server::{PATIENCE, RealServer, assert_level, is_level};
 use wire::Wire;
@@ -75,7 +75,16 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
     }
     follow(&mut session, &master);
     let (mut cuts, mut restarts) = (0, 0);
+    let mut shortage = Shortage::new(pace);
     for n in 0..writes {
+        if shortage.step(&mut wire, n) {
+            // A later copy of everything would hide what was not told.
+            assert_level(
+                &mut wire,
+                &mut session,
+                &format!("{kind:?} after evictions"),
+            );
+        }
         change(&mut wire, &mut chance);
         if n % pace == pace / 2 {
             cuts += 1;
@@ -121,7 +130,8 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
         "after a restart",
     );
     redstart_testkit::figure(format!(
-        "{kind:?}: {writes} changes, {cuts} cuts, {restarts} restarts of the server, then equal"
+        "{kind:?}: {writes} changes, {} keys evicted, {cuts} cuts, {restarts} restarts of the server, then equal",
+        shortage.evicted()
     ));
 }
 

@@ -39,12 +39,12 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         about: "what every caller of the store relies on: doubt, deadlines, refusals, redirections, replicas, credentials, metrics",
         package: "redstart",
         test: "store",
-        filter: "dedicated:: doubt:: down:: hurry:: identity:: measure:: policy:: redirection:: refusal:: replica:: runtime:: same_program:: sentinel:: walk::",
+        filter: "dedicated:: doubt:: down:: durable:: hurry:: identity:: measure:: policy:: redirection:: refusal:: replica:: runtime:: same_program:: sentinel:: walk::",
         scale: 1,
         counts: &[],
     },
     Campaign {
-        name: "scripts",
+        name: "scripts-time",
         about: "no script but the named ones takes a millisecond of a server's time on keys that are filled to their limits",
         package: "redstart",
         test: "store",
@@ -468,7 +468,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "engine-fuzz",
-        about: "a million random commands on the engine, Redis and Valkey, and of settings, users and clients",
+        about: "a million random commands on the engine, Redis and Valkey, some mostly scripts or waits, and of settings, users and clients",
         package: "redstart-engine",
         test: "differential",
         filter: "differential::random differential::administration",
@@ -529,7 +529,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "engine-replica",
-        about: "the engine follows Redis and Valkey through a million writes each, with cuts and restarts of either side",
+        about: "the engine follows Redis and Valkey through a million writes each, with cuts, evictions and restarts of either side",
         package: "redstart-engine",
         test: "replica",
         filter: "",
@@ -538,7 +538,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "engine-master",
-        about: "Redis and Valkey follow the engine through a million writes each, with cuts and restarts of either side",
+        about: "Redis and Valkey follow the engine through a million writes each, with cuts, evictions and restarts of either side",
         package: "redstart-engine",
         test: "master",
         filter: "",
@@ -547,12 +547,30 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "engine-watching",
-        about: "what statistics, the slow log and MONITOR cost beside commands while nobody looks; `--release` for the figures",
+        about: "what statistics, the slow log and MONITOR cost beside commands while nobody looks; `--release` for the promise of 2 %",
         package: "redstart-engine",
         test: "",
         filter: "stats::cost",
         scale: 1,
         counts: &[("WATCHED_COMMANDS", 200_000)],
+    },
+    Campaign {
+        name: "engine-growth",
+        about: "the longest command while keys, a hash, a set and a sorted set grow to four million; `--release` for the promise of 10 ms",
+        package: "redstart-engine",
+        test: "growth",
+        filter: "",
+        scale: 1,
+        counts: &[("GROWN_KEYS", 4_000_000), ("MILLIS_OF_THE_LONGEST", 10)],
+    },
+    Campaign {
+        name: "engine-hostile",
+        about: "the p99 of a client beside a thousand hostile connections, also on redis-server; `--release` for the promise of 3 times",
+        package: "redstart-engine",
+        test: "hostile",
+        filter: "",
+        scale: 1,
+        counts: &[("HOSTILE_REQUESTS", 20_000), ("HOSTILE_P99", 3)],
     },
     Campaign {
         name: "engine-listener",
@@ -739,6 +757,15 @@ mod tests {
             text.push_str(&std::fs::read_to_string(path)?);
         }
         Ok(())
+    }
+
+    #[test]
+    fn each_campaign_has_a_name_of_its_own() {
+        let mut names = std::collections::BTreeSet::new();
+        for campaign in CAMPAIGNS {
+            let name = campaign.name;
+            assert!(names.insert(name), "two campaigns are called {name}");
+        }
     }
 
     #[test]

@@ -212,6 +212,7 @@ pub(super) fn load_rdb(
         &mut |_| (),
     )
     .map_err(|fault| fault.to_string())?;
+    contents.summary.refuse_modules()?;
     let len = contents.summary.bytes;
     rdb::replace(state, contents).map_err(|fault| fault.to_string())?;
     state.ready.clear();

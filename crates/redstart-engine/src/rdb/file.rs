@@ -38,6 +38,9 @@ const EXPIRES: u8 = 253;
 const SELECT_DB: u8 = 254;
 const EOF: u8 = 255;
 
+/// How keys without a value are counted that were left out.
+const EMPTY: &str = "empty";
+
 /// After how many keys progress is told.
 const TOLD_EVERY: u64 = 1000;
 
@@ -78,6 +81,18 @@ impl Summary {
 
     fn leave_out(&mut self, kind: String) {
         *self.left_out.entry(kind).or_default() += 1;
+    }
+
+    /// That a folder which is opened has no values of unknown modules: what is written to it next would be without them.
+    pub(crate) fn refuse_modules(&self) -> Result<(), String> {
+        let mut unknown = self.left_out.iter().filter(|(kind, _)| *kind != EMPTY);
+        match unknown.next() {
+            None => Ok(()),
+            Some((kind, keys)) => Err(format!(
+                "{keys} keys are of {kind}, the type of a module that is not known here; \
+                 load the file by `Engine::load_rdb` or `redstart engine import` to leave them out"
+            )),
+        }
     }
 }
 
@@ -273,7 +288,7 @@ impl<R: Read> FileReader<'_, R> {
             }
             Err(Fault::Empty) => {
                 tracing::warn!("a key without a value is passed over");
-                summary.leave_out("empty".into());
+                summary.leave_out(EMPTY.into());
                 return Ok(());
             }
             Err(fault) => return Err(fault),

@@ -127,7 +127,9 @@ pub(crate) fn load_snapshot(engine: &Engine) -> Result<(), EngineError> {
     }
     let file = io::BufReader::with_capacity(1024 * 1024, File::open(&path)?);
     let named = |error: EngineError| EngineError::Rdb(format!("{}: {error}", path.display()));
-    engine.load_rdb(file, |_| ()).map_err(named)?;
+    let summary = engine.load_rdb(file, |_| ()).map_err(named)?;
+    let refused = summary.refuse_modules().map_err(EngineError::Rdb);
+    refused.map_err(named)?;
     engine.inner.state.lock().saves.known = Some(path);
     Ok(())
 }

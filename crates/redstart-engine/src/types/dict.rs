@@ -25,6 +25,23 @@ pub(crate) type Slot = u32;
 
 const NONE: Slot = Slot::MAX;
 
+#[cfg(test)]
+thread_local! {
+    /// How many entries this thread has hashed again so far, of all tables.
+    static HASHED_AGAIN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How many entries this thread has hashed again so far.
+#[cfg(test)]
+pub(crate) fn hashed_again() -> usize {
+    HASHED_AGAIN.get()
+}
+
+#[cfg(test)]
+fn hash_again() {
+    HASHED_AGAIN.set(HASHED_AGAIN.get() + 1);
+}
+
 enum Cell<V> {
     Full(Blob, V),
     /// Head of the rest of the chunk's list of free cells.
@@ -72,9 +89,6 @@ pub(crate) struct Dict<V> {
     open: Vec<usize>,
     /// How often entries were moved; part of a scan's cursor.
     moves: u16,
-    /// How many entries were hashed again so far.
-    #[cfg(test)]
-    work: std::cell::Cell<usize>,
 }
 
 /// A cursor is a number of moves above a slot.
@@ -99,8 +113,6 @@ impl<V> Dict<V> {
             chunks: Vec::new(),
             open: Vec::new(),
             moves: 0,
-            #[cfg(test)]
-            work: std::cell::Cell::new(0),
         }
     }
 
@@ -285,11 +297,9 @@ impl<V> Dict<V> {
     /// Enters a slot into the table.
     fn put(&mut self, hash: u64, slot: Slot) {
         let chunks = &self.chunks;
-        #[cfg(test)]
-        let work = &self.work;
         self.table.insert_unique(hash, slot, |&slot| {
             #[cfg(test)]
-            work.set(work.get() + 1);
+            hash_again();
             match &chunks[slot as usize / CHUNK].cells[slot as usize % CHUNK] {
                 Cell::Full(key, _) => self::hash(key),
                 Cell::Free(_) => unreachable!("the table points to entries only"),
@@ -338,7 +348,7 @@ impl<V> Dict<V> {
         if let Cell::Full(key, _) = &chunk.cells[at] {
             let hash = hash(key);
             #[cfg(test)]
-            self.work.set(self.work.get() + 1);
+            hash_again();
             if let Ok(entry) = old.find_entry(hash, |&other| other == slot) {
                 entry.remove();
                 self.put(hash, slot);
@@ -536,9 +546,9 @@ mod tests {
         let mut dict = Dict::new();
         let mut most = 0;
         let mut change = |dict: &mut Dict<usize>, change: &dyn Fn(&mut Dict<usize>)| {
-            let before = dict.work.get();
+            let before = hashed_again();
             change(dict);
-            most = most.max(dict.work.get().saturating_sub(before));
+            most = most.max(hashed_again() - before);
         };
         for n in 0..300_000 {
             change(&mut dict, &|dict| {

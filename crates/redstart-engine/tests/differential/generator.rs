@@ -101,9 +101,43 @@ const NEWER: &[&str] = &[
     "RANK $k $f $v",
 ];
 
+/// What most steps are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mix {
+    /// Everything alike.
+    Even,
+    /// Scripts and functions.
+    Scripts,
+    /// Commands that wait, and those that serve clients that wait.
+    Waits,
+}
+
+impl Mix {
+    /// Whether a template is one of those that this mix has more of.
+    fn prefers(self, template: &str) -> bool {
+        let mut words = template.trim_start_matches('~').split(' ');
+        let name = words.next().unwrap_or_default();
+        match self {
+            Mix::Even => false,
+            Mix::Scripts => ["EVAL", "FCALL", "FUNCTION", "SCRIPT"]
+                .iter()
+                .any(|start| name.starts_with(start)),
+            Mix::Waits => {
+                let waits = ["BL", "BR", "BZ"]
+                    .iter()
+                    .any(|start| name.starts_with(start));
+                let serves = ["LPUSH", "RPUSH", "ZADD", "XADD", "LMOVE", "RPOPLPUSH"];
+                waits || words.any(|word| word == "BLOCK") || serves.contains(&name)
+            }
+        }
+    }
+}
+
 /// Makes steps; the same seed makes the same ones as long as the same clients are free.
 pub(crate) struct Generator {
     kind: Kind,
+    /// The templates that three of five steps are made of.
+    preferred: Vec<(&'static str, &'static str)>,
     chance: Chance,
     in_multi: [bool; 4],
     /// To be done next.
@@ -113,9 +147,14 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    pub(crate) fn new(kind: Kind, seed: u64) -> Generator {
+    pub(crate) fn new(kind: Kind, mix: Mix, seed: u64) -> Generator {
+        let all = FAMILIES.iter().flat_map(|(family, templates)| {
+            let templates = templates.iter().copied();
+            templates.map(|template| (*family, template))
+        });
         Generator {
             kind,
+            preferred: all.filter(|(_, template)| mix.prefers(template)).collect(),
             in_multi: [false; 4],
             next: VecDeque::new(),
             chance: Chance::new(seed),
@@ -143,8 +182,15 @@ impl Generator {
         loop {
             let chance = &mut self.chance;
             let client = free[chance.below(free.len())];
-            let (family, templates) = FAMILIES[chance.below(FAMILIES.len())];
-            let template = templates[chance.below(templates.len())];
+            let (family, template) = match &self.preferred[..] {
+                preferred if !preferred.is_empty() && chance.below(5) < 3 => {
+                    preferred[chance.below(preferred.len())]
+                }
+                _ => {
+                    let (family, templates) = FAMILIES[chance.below(FAMILIES.len())];
+                    (family, templates[chance.below(templates.len())])
+                }
+            };
             // On Redis 7.0 it only shows that nobody knows them.
             let unknown = self.kind == Kind::Redis
                 && NEWER.iter().any(|name| template.contains(name))
@@ -310,5 +356,51 @@ impl Generator {
             literal => return Bytes::copy_from_slice(literal.as_bytes()),
         };
         Bytes::copy_from_slice(chance.of(pool))
+    }
+}
+
+#[test]
+fn most_steps_of_a_mix_are_what_it_is_named_for() {
+    let named = |mix, args: &[Bytes]| {
+        let begins = |starts: &[&str]| {
+            let mut starts = starts.iter();
+            starts.any(|start| args[0].starts_with(start.as_bytes()))
+        };
+        match mix {
+            Mix::Even => true,
+            Mix::Scripts => begins(&["EVAL", "FCALL", "FUNCTION", "SCRIPT"]),
+            Mix::Waits => {
+                begins(&[
+                    "BL",
+                    "BR",
+                    "BZ",
+                    "LPUSH",
+                    "RPUSH",
+                    "ZADD",
+                    "XADD",
+                    "LMOVE",
+                    "RPOPLPUSH",
+                ]) || args.contains(&Bytes::from("BLOCK"))
+            }
+        }
+    };
+    for kind in [Kind::Redis, Kind::Valkey] {
+        for mix in [Mix::Scripts, Mix::Waits] {
+            let share = |made: Mix| {
+                let mut generator = Generator::new(kind, made, 1);
+                let steps = (0..10_000).map(|_| generator.step(&[0, 1, 2]));
+                let is_one = |step: &Step| match &step.action {
+                    Action::Command { args, .. } => named(mix, args),
+                    Action::GiveUp => false,
+                };
+                steps.filter(is_one).count()
+            };
+            let (ours, even) = (share(mix), share(Mix::Even));
+            assert!(ours > 5000, "{kind:?}, {mix:?}: {ours} of 10,000");
+            assert!(
+                even < 2500,
+                "{kind:?}, {mix:?}: {even} of 10,000 without it"
+            );
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! keyspace notifications say, and the keyspaces key by key.
 //!
 //! `REDSTART_FUZZ_SEED` and `REDSTART_FUZZ_COMMANDS` repeat and extend a sequence; `cargo xtask fuzz`
-//! sets them. A failure is made short and printed: put what it prints into `regressions/`.
+//! sets them. Some tests are mostly about scripts, or about clients that wait. A failure is made short and printed: put what it prints into `regressions/`.
 //! `REDSTART_FUZZ_GO_ON=1` shows each kind of difference once instead of stopping at the first.
 
 use std::{
@@ -17,7 +17,7 @@ use redstart_testkit::Kind;
 
 use super::{
     dialect,
-    generator::{Generator, KEYS},
+    generator::{Generator, KEYS, Mix},
     sequence::{self, Action, Step},
 };
 use crate::{Pair, Server, Wire, nil_array_to_nil, split};
@@ -638,16 +638,33 @@ pub(super) fn parameter(name: &str) -> Option<u64> {
     )
 }
 
-/// Half of the commands in each protocol.
+/// Sequences of everything.
 fn fuzz(kind: Kind, seed: u64) {
+    fuzz_mix(
+        kind,
+        Mix::Even,
+        redstart_testkit::scale(100_000, "fuzz"),
+        seed,
+    );
+}
+
+/// A known sequence and a fresh one, mostly of one kind of commands.
+fn fuzz_mostly(kind: Kind, mix: Mix) {
+    let commands = redstart_testkit::scale(10_000, "fuzz of a mix");
+    for seed in [KNOWN, fresh()] {
+        fuzz_mix(kind, mix, commands, seed);
+    }
+}
+
+/// Half of the commands in each protocol.
+fn fuzz_mix(kind: Kind, mix: Mix, commands: u64, seed: u64) {
     let seed = parameter("REDSTART_FUZZ_SEED").unwrap_or(seed);
-    let commands = parameter("REDSTART_FUZZ_COMMANDS")
-        .unwrap_or_else(|| redstart_testkit::scale(100_000, "fuzz"));
+    let commands = parameter("REDSTART_FUZZ_COMMANDS").unwrap_or(commands);
     let go_on = parameter("REDSTART_FUZZ_GO_ON").is_some();
-    println!("{kind:?}: {commands} commands of REDSTART_FUZZ_SEED={seed}");
+    println!("{kind:?}, {mix:?}: {commands} commands of REDSTART_FUZZ_SEED={seed}");
     let server = Server::start_kind(kind);
     for protocol in PROTOCOLS {
-        let mut generator = Generator::new(kind, seed);
+        let mut generator = Generator::new(kind, mix, seed);
         let mut seen = BTreeSet::new();
         let mut left = commands / 2;
         // Now and then from the start: a failure is then found in a shorter sequence.
@@ -703,6 +720,26 @@ pub(super) fn fresh_sequences_answer_as_on_redis() {
 #[test]
 pub(super) fn fresh_sequences_answer_as_on_valkey() {
     fuzz(Kind::Valkey, fresh());
+}
+
+#[test]
+fn mostly_scripts_answer_as_on_redis() {
+    fuzz_mostly(Kind::Redis, Mix::Scripts);
+}
+
+#[test]
+fn mostly_scripts_answer_as_on_valkey() {
+    fuzz_mostly(Kind::Valkey, Mix::Scripts);
+}
+
+#[test]
+fn mostly_waits_answer_as_on_redis() {
+    fuzz_mostly(Kind::Redis, Mix::Waits);
+}
+
+#[test]
+fn mostly_waits_answer_as_on_valkey() {
+    fuzz_mostly(Kind::Valkey, Mix::Waits);
 }
 
 #[test]

@@ -31,6 +31,63 @@ pub(crate) fn count(client: &mut impl Client, name: &str) -> u64 {
     info(client, "stats", name).unwrap().parse().unwrap()
 }
 
+/// A master whose memory is short now and then: what grows then evicts keys of any kind, and its replicas have to hear of
+/// each.
+pub(crate) struct Shortage {
+    /// Where in each period of this many changes it begins, and where it is over.
+    period: u64,
+    begins: u64,
+    ends: u64,
+    before: u64,
+    evicted: u64,
+}
+
+impl Shortage {
+    /// One between every second cut and the next, with a cut in its middle.
+    pub(crate) fn new(pace: u64) -> Shortage {
+        Shortage {
+            period: 2 * pace,
+            begins: 4 * pace / 3,
+            ends: 5 * pace / 3,
+            before: 0,
+            evicted: 0,
+        }
+    }
+
+    /// Before the `n`th change. True at the end of a shortage: the replica should have all that happened.
+    pub(crate) fn step(&mut self, master: &mut impl Client, n: u64) -> bool {
+        /// The limit is measured again after this many changes, since buffers of replicas count as well.
+        const OFTEN: u64 = 50;
+        let at = n % self.period;
+        if at == self.ends + 1 {
+            // A server that was started again meanwhile has begun to count again.
+            let evicted = count(master, "evicted_keys");
+            self.evicted += evicted.saturating_sub(self.before);
+            assert_eq!(master.line("CONFIG SET maxmemory 0"), Reply::OK);
+            return true;
+        }
+        if at > self.begins && at < self.ends && (at - self.begins) % OFTEN == 1 {
+            // Sizes are exact only while there is a limit.
+            let any = "CONFIG SET maxmemory-policy allkeys-random maxmemory 4gb";
+            assert_eq!(master.line(any), Reply::OK);
+            let used = info(master, "memory", "used_memory").unwrap();
+            let most = used.parse::<u64>().unwrap() + 4096;
+            let set = master.line(&format!("CONFIG SET maxmemory {most}"));
+            assert_eq!(set, Reply::OK);
+            if at == self.begins + 1 {
+                self.before = count(master, "evicted_keys");
+            }
+        }
+        false
+    }
+
+    /// How many keys were evicted, which is some.
+    pub(crate) fn evicted(&self) -> u64 {
+        assert!(self.evicted > 0, "no key was evicted");
+        self.evicted
+    }
+}
+
 /// Chance by a seed that is new each time, and is told when a test fails.
 pub(crate) fn seeded() -> Chance {
     let seed = std::time::SystemTime::now()
@@ -79,7 +136,7 @@ pub(crate) const LIBRARY: &str = "#!lua name=mine\nredis.register_function('bump
 /// One change of some kind.
 pub(crate) fn change(wire: &mut Wire, chance: &mut Chance) {
     let n = chance.below(30);
-    let lines = match chance.below(22) {
+    let lines = match chance.below(23) {
         0 => vec![format!(
             "SET s{n} {} PX {}",
             chance.next(),
@@ -146,7 +203,8 @@ pub(crate) fn change(wire: &mut Wire, chance: &mut Chance) {
         17 => vec![format!("BLPOP l{n} 0.01")],
         18 if n == 0 => vec!["FLUSHDB".into()],
         19 if n < 3 => vec!["SWAPDB 0 1".into()],
-        20 => {
+        20 => vec![format!("SET large{n} {}", "x".repeat(8000))],
+        21 => {
             wire.ask(&[
                 word("EVAL"),
                 word(SCRIPT),

@@ -9,7 +9,7 @@ use std::{
 use redstart::{
     Store,
     key::Layout,
-    locking::{Guard, LockedRun, Mutex, Released},
+    locking::{Fencing, Guard, LockedRun, Mutex, Released},
 };
 use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, scale};
 use tokio::{task::JoinSet, time::Instant};
@@ -515,6 +515,80 @@ matrix! {
         }
         Ok(())
     }
+}
+
+/// How often the engine of a store was asked for a command.
+async fn calls(store: &Store, command: &str) -> anyhow::Result<u64> {
+    let stats: String = store.query(redis::cmd("INFO").arg("commandstats")).await?;
+    let prefix = format!("cmdstat_{command}:calls=");
+    let mut lines = stats.lines();
+    let count = lines.find_map(|line| line.strip_prefix(&prefix)?.split(',').next()?.parse().ok());
+    Ok(count.unwrap_or(0))
+}
+
+/// How often a release asks for the native command, and how often for a script.
+async fn calls_of_a_release<F: Fencing>(
+    store: &Store,
+    mutex: &Mutex<F>,
+) -> anyhow::Result<[u64; 2]> {
+    // Scripts are known and capabilities are read.
+    must(mutex.try_lock().await).await?.release().await?;
+    let guard = must(mutex.try_lock().await).await?;
+    let asked = async || -> anyhow::Result<[u64; 2]> {
+        let native = calls(store, "delifeq").await?;
+        Ok([native, calls(store, "evalsha").await?])
+    };
+    let before = asked().await?;
+    assert_eq!(guard.release().await?, Released::Released);
+    let after = asked().await?;
+    must(mutex.try_lock().await).await?.release().await?;
+    Ok([after[0] - before[0], after[1] - before[1]])
+}
+
+/// What is deleted by a native command on Valkey is deleted so on an engine with its commands, and by a script on one without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_valkey_releases_by_its_native_command() -> anyhow::Result<()> {
+    for (url, native) in [("memory://?compat=valkey-9", 1), ("memory://", 0)] {
+        let store = Store::connect(url).await?;
+        let fenced = Mutex::builder(&store, "app", "m").build()?;
+        let bare = Mutex::builder(&store, "app", "b").unfenced().build()?;
+        let expected = [native, 1 - native];
+        assert_eq!(
+            calls_of_a_release(&store, &fenced).await?,
+            expected,
+            "{url}"
+        );
+        assert_eq!(calls_of_a_release(&store, &bare).await?, expected, "{url}");
+
+        // A lock that another owner has by now is kept, as the script that is asked next says.
+        let guard = must(fenced.try_lock().await).await?;
+        store
+            .query::<()>(redis::cmd("SET").arg("app:mutex:{m}").arg("theirs"))
+            .await?;
+        let before = calls(&store, "delifeq").await?;
+        assert_eq!(guard.release().await?, Released::AlreadyLost);
+        assert_eq!(calls(&store, "delifeq").await? - before, native, "{url}");
+        assert!(exists(&store, "app:mutex:{m}").await, "{url}");
+        store
+            .query::<()>(redis::cmd("DEL").arg("app:mutex:{m}"))
+            .await?;
+
+        // A waiter's mark makes the native command miss; the script wakes the waiter.
+        let guard = must(fenced.try_lock().await).await?;
+        let waiter = tokio::spawn({
+            let m = fenced.clone();
+            async move { m.lock(PATIENCE).await }
+        });
+        let marked = eventually(PATIENCE, async || {
+            let holder: redstart::Result<String> =
+                store.query(redis::cmd("GET").arg("app:mutex:{m}")).await;
+            holder.is_ok_and(|holder| holder.ends_with('+'))
+        });
+        assert!(marked.await, "a waiter leaves its mark");
+        assert_eq!(guard.release().await?, Released::Released);
+        must(waiter.await?).await?.release().await?;
+    }
+    Ok(())
 }
 
 /// The documented round trips, counted at the server.

@@ -560,6 +560,34 @@ mod added {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_valkey_has_native_filters() -> anyhow::Result<()> {
+    let store = connect("memory://?compat=valkey-9").await?;
+    for mode in [BloomMode::Native, BloomMode::Bitmap] {
+        let filter = Bloom::builder(&store, "app", &format!("{mode:?}"))
+            .capacity(1000)
+            .mode(mode)
+            .create()
+            .await?;
+        let native = async || -> anyhow::Result<u64> {
+            let stats: String = store.query(redis::cmd("INFO").arg("commandstats")).await?;
+            let calls = stats.lines().filter_map(|line| {
+                let (_, calls) = line.strip_prefix("cmdstat_bf.")?.split_once("calls=")?;
+                calls.split(',').next()?.parse::<u64>().ok()
+            });
+            Ok(calls.sum())
+        };
+        let before = native().await?;
+        let elements = names("in", 0..100);
+        add_all(&filter, &elements).await?;
+        assert_eq!(missing(&filter, &elements).await?, 0);
+        assert_eq!(filter.stats().await?.mode, mode);
+        let asked = native().await? - before;
+        assert_eq!(asked > 0, mode == BloomMode::Native, "{mode:?}: {asked}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_elements_are_added_by_one_script_and_found_by_plain_reads() -> anyhow::Result<()>
 {
     let server = Server::builder(Kind::Redis).start().await?;
