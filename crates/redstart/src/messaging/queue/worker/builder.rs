@@ -88,7 +88,7 @@ impl WorkerBuilder {
 
     /// Shares slots with the workers of other queues, instead of a [concurrency](Self::concurrency) of its own. Where all
     /// of them have jobs, each gets a part in proportion to its weight; where some have none, the others get all. A job has its slot while it runs;
-    /// as many more may wait for the store to note how they ended.
+    /// as many finished jobs again may wait to be acknowledged.
     pub fn share(mut self, slots: &WorkerSlots, weight: NonZeroU32) -> Self {
         self.concurrency = slots.count();
         self.share = Some(Share::weighted(slots, weight));
