@@ -66,14 +66,16 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let (mut add_ours, mut add_bare, mut ours, mut loops) = (vec![], vec![], vec![], vec![]);
     let mut watched = vec![];
     for round in 0..=ROUNDS {
-        let ((enqueue, drain), (xadd, read)) = if round % 2 == 0 {
-            let ours = redstart(&store, round, MANY, false).await?;
-            (ours, stream_loop(&bare, round, MANY).await?)
+        let plain = redstart(&store, round, MANY, false);
+        let watching = redstart(&store, 50 + round, MANY, true);
+        let bare = stream_loop(&bare, round, MANY);
+        // Each is the first as often as the last.
+        let ((enqueue, drain), (xadd, read), (_, with_events)) = if round % 2 == 0 {
+            (plain.await?, bare.await?, watching.await?)
         } else {
-            let theirs = stream_loop(&bare, round, MANY).await?;
-            (redstart(&store, round, MANY, false).await?, theirs)
+            let (watching, bare) = (watching.await?, bare.await?);
+            (plain.await?, bare, watching)
         };
-        let (_, with_events) = redstart(&store, 50 + round, MANY, true).await?;
         // The first round warms up.
         if round > 0 {
             add_ours.push(enqueue);
@@ -86,9 +88,11 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let peer = "pipelined XADD, four in flight";
     bench.rounds_of("enqueue_many", peer, 0.4, add_ours, add_bare);
     let peer = "XREADGROUP + XACK/XDEL, three consumers";
-    bench.rounds_of("drain 100k jobs", peer, 0.3, ours, loops.clone());
+    bench.rounds_of("drain 100k jobs", peer, 0.3, ours.clone(), loops.clone());
     let name = "drain 100k jobs, events and history on";
-    bench.rounds_of(name, peer, 0.3, watched, loops);
+    bench.rounds_of(name, peer, 0.3, watched.clone(), loops);
+    let name = "events and history of 100k jobs";
+    bench.rounds_of(name, "off", 0.95, watched, ours);
     let (mut bull, mut apalis, mut few) = (vec![], vec![], vec![]);
     for round in 0..ROUNDS {
         few.push(redstart(&store, 100 + round, FEW, false).await?.1);
@@ -97,9 +101,77 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     }
     bench.rounds_of("drain 4k jobs", "bullmq-official", 3.0, few.clone(), bull);
     bench.rounds_of("drain 4k jobs", "apalis-redis", 3.0, few, apalis);
+    backlog(bench).await?;
     single(bench, &store, &server).await?;
     wake_up(bench, &url).await?;
     session(bench, &store, &server).await
+}
+
+/// What a reservation costs while very many jobs wait, beside a queue in which no more wait than are drained: plain jobs, and
+/// those of one group.
+async fn backlog(bench: &mut Bench) -> Result<()> {
+    const WAITING: u64 = 1_000_000;
+    const DRAINED: u64 = 20_000;
+    // They are all that this server has, and end with it.
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    for (name, group) in [
+        ("drain 20k jobs of 10^6 that wait", None),
+        ("drain 20k jobs of 10^6 that wait in one group", Some("g")),
+    ] {
+        let part = group.unwrap_or("plain");
+        let full = Queue::new(&store, "bench", &format!("full-{part}"))?;
+        let small = Queue::new(&store, "bench", &format!("small-{part}"))?;
+        fill(&full, group, WAITING).await?;
+        let (mut many, mut few) = (vec![], vec![]);
+        for round in 0..=ROUNDS {
+            fill(&small, group, DRAINED).await?;
+            let (of_many, of_few) = if round % 2 == 0 {
+                let of_many = drain_some(&full, DRAINED).await?;
+                (of_many, drain_some(&small, DRAINED).await?)
+            } else {
+                let of_few = drain_some(&small, DRAINED).await?;
+                (drain_some(&full, DRAINED).await?, of_few)
+            };
+            // The first round warms up.
+            if round > 0 {
+                many.push(of_many);
+                few.push(of_few);
+            }
+        }
+        bench.rounds_of(name, "of 20k", 0.83, many, few);
+        let mut clear = redis::cmd("FLUSHALL");
+        clear.arg("SYNC");
+        store.query::<()>(&clear).await?;
+    }
+    Ok(())
+}
+
+async fn fill(queue: &Queue, group: Option<&str>, count: u64) -> Result<()> {
+    let mut enqueue = queue.enqueue_many((0..count).map(|n| Noop { n }));
+    if let Some(group) = group {
+        enqueue = enqueue.group(group);
+    }
+    ensure!(enqueue.await?.added.len() as u64 == count);
+    Ok(())
+}
+
+/// The rate at which this many jobs are run, of all that wait.
+async fn drain_some(queue: &Queue, count: u64) -> Result<f64> {
+    let (done, mut all) = counter(count);
+    let started = Instant::now();
+    let worker = queue
+        .worker(move |_: Noop, _: JobContext| {
+            done();
+            std::future::ready(())
+        })
+        .concurrency(CONCURRENCY)
+        .start()
+        .await?;
+    all.recv().await.context("the jobs")?;
+    let rate = rate(count, started);
+    worker.shutdown(Duration::from_secs(10)).await?;
+    Ok(rate)
 }
 
 /// One job per call, as a request handler enqueues it.

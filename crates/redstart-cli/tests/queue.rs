@@ -749,3 +749,46 @@ async fn a_drain_deletes_what_waits_and_starts_nothing() {
     assert_eq!(*ran.lock().unwrap(), [1, 0], "nothing that was deleted ran");
     assert_eq!(queue.inspect().counts().await.unwrap().dead, 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watched_figures_follow_the_queue_until_they_are_interrupted() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    let mut watching = Command::new(env!("CARGO_BIN_EXE_redstart"))
+        .args(["queue", "--url", &server.url, "--namespace", "shop"])
+        .args(["--name", "mail", "--json", "stats", "--watch"])
+        .args(["--every", "0.1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let figures: Value = serde_json::from_str(&line).unwrap();
+            if sender.send(figures).is_err() {
+                return;
+            }
+        }
+    });
+    // They are written again and again; each count is seen some time after it is true.
+    for n in 0..3 {
+        let shown = async {
+            while let Some(figures) = seen.recv().await {
+                if figures["ready"] == n {
+                    return true;
+                }
+            }
+            false
+        };
+        let shown = tokio::time::timeout(Duration::from_secs(30), shown).await;
+        assert!(
+            shown.is_ok_and(|shown| shown),
+            "{n} ready jobs are not seen"
+        );
+        queue.enqueue(&Mail { n }).await.unwrap();
+    }
+    redstart_testkit::interrupt(watching.id()).unwrap();
+    assert!(watching.wait().unwrap().success(), "Ctrl-C is how it ends");
+}

@@ -145,7 +145,7 @@ pub static MUTATIONS: &[Mutation] = &[
     switch("a job that begins after its lease has ended", Queue, "a late job does not begin"),
     switch("a lease whose end is told late", Queue, "a lost lease is told at once"),
     switch("a tick that is lost while workers are busy", Cron, "ticks do not wait for a free slot"),
-    script("a tick that every worker enqueues", Cron, "queue.cron_fire", "if not current or format('%.0f', tonumber(current)) ~= ARGV[7] then return 0 end", ""),
+    script("a tick that every worker enqueues", Cron, "queue.cron_fire", "if not current or format('%.0f', tonumber(current)) ~= ARGV[7] then return 0 end", "for i = 9, #ARGV do ARGV[i] = digits(next_turn()) .. sub(ARGV[i], 17) end"),
     switch("a first tick by another server's clock", Cron, "the time of the queue's server"),
     script("a priority item that an old reservation settles", Priority, "priority.reserve", "string.format('%08d', count)", "'00000000'"),
     script("a priority item whose lease never ends", Priority, "priority.reserve", "put_back(KEYS[1], KEYS[2], now)", ""),

@@ -88,7 +88,7 @@ pub fn hear() -> Option<String> {
 ///
 /// If it fails with the original script, passes with the broken one, or does not end within a minute.
 pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
-    let passes = async |broken: Option<(String, Duration)>| -> Result<bool> {
+    let run = async |broken: Option<(String, Duration)>| -> Result<ExitStatus> {
         let mut child = Child::of(test);
         // What the sound library does is shown if that fails.
         if broken.is_some() {
@@ -103,15 +103,22 @@ pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
                 .env("REDSTART_BREAK_SCRIPT", broken)
                 .env(wait::PATIENCE, &patience.as_millis().to_string());
         }
-        Ok(child.spawn()?.wait().await?.success())
+        child.spawn()?.wait().await
     };
     let begun = Instant::now();
-    ensure!(passes(None).await?, "{test} fails without any change");
+    let sound = run(None).await?;
+    // A test that fails ends with 101, and says why; one that could not be started with 126 or 127.
+    ensure!(sound.success(), "{test} fails without any change: {sound}");
     // What the whole test needs, many times over: a poll that lasts longer waits in vain.
     let patience = (begun.elapsed() * 10).max(LEAST_PATIENCE);
     // Some faults need two tasks to collide, which is a matter of chance.
     for _ in 0..60 {
-        if !passes(Some((format!("{script}={lua}"), patience))).await? {
+        let ended = run(Some((format!("{script}={lua}"), patience))).await?;
+        ensure!(
+            !matches!(ended.code(), Some(126 | 127)),
+            "{test} could not be started with a broken {script}: {ended}"
+        );
+        if !ended.success() {
             return Ok(());
         }
     }

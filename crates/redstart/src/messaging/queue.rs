@@ -144,8 +144,8 @@ pub use worker::{
 /// All programs of a queue must agree on its settings. While they do not, as during a roll-out, what a job leaves is what
 /// its worker's settings say: a result that its worker does not keep is [unknown](Outcome::Unknown).
 ///
-/// What the server acknowledged and then lost, in a failover without replication, happened not: a cron tick that had
-/// fired fires again, a job that was done runs again.
+/// What the server acknowledged and then lost, in a failover without replication, did not happen: a cron tick that had
+/// fired fires again, with the same job id, and a job that was done runs again.
 ///
 /// Jobs that were running in a process that died are charged the attempt, even if another job killed the process. A run
 /// that ended, and whose end the store did not accept before its worker was shut down or dropped, is not charged: its job

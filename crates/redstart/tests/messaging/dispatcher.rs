@@ -3,7 +3,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use redstart::{
     Store,
-    messaging::{Backoff, JobFence, JobState, Queue, Settled, UniqueUntil, Verdict},
+    messaging::{Backoff, Cancelled, JobFence, JobState, Queue, Settled, UniqueUntil, Verdict},
 };
 use redstart_testkit::{Backend, eventually, matrix};
 
@@ -75,6 +75,24 @@ matrix! {
         let _patient = dispatcher(50).start().await?;
         let buried = eventually(PATIENCE, async || matches!(queue.inspect().counts().await, Ok(counts) if counts.dead == 1));
         ensure!(buried.await, "{:?}", queue.inspect().counts().await?);
+        Ok(())
+    }
+
+    async fn a_job_that_was_told_to_stop_is_cancelled_whatever_its_worker_says(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(10, PATIENCE * 1000).build()?;
+        let dispatcher = queue.dispatcher(["mail"]).retry(Backoff::fixed(Duration::from_millis(1)), 1).start().await?;
+        // It gives up, or this was its last attempt.
+        for verdict in [Verdict::dead("no such address"), Verdict::retry("no route")] {
+            let id = queue.enqueue_raw("mail", b"1").await?.id().context("full")?;
+            let taken = dispatcher.take(1, PATIENCE).await?;
+            ensure!(taken.len() == 1 && taken[0].id == id);
+            assert_eq!(queue.cancel(id).await?, Cancelled::Told);
+            assert_eq!(dispatcher.settle(&taken[0].fence, verdict).await?, Settled::Done);
+            let job = queue.job(id).await?.context("it is kept")?.job;
+            assert_eq!(job.state, JobState::Cancelled);
+            assert_eq!(queue.inspect().counts().await?.dead, 0, "a dead letter may be replayed");
+        }
         Ok(())
     }
 

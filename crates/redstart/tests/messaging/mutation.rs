@@ -67,7 +67,7 @@ async fn a_group_that_passes_those_in_the_line_of_a_kind_is_noticed() -> Result<
     let reserve = include_str!("../../src/messaging/queue/reserve.lua");
     let passes = without(
         reserve,
-        "not was_in_line and redis.call('HEXISTS', meta, 'w:' .. line) == 1",
+        "line ~= from and redis.call('HEXISTS', meta, 'w:' .. line) == 1",
         "false",
     );
     let passes = without(
@@ -215,7 +215,10 @@ async fn a_parent_that_does_not_wait_for_all_is_noticed() -> Result<()> {
 #[tokio::test]
 async fn a_tick_that_fires_twice_is_noticed() -> Result<()> {
     let fire = include_str!("../../src/messaging/queue/cron_fire.lua");
-    let broken = format!("{RECORD}{}", without(fire, "then return 0 end", "then end"));
+    // Each run has an id of its own: with that of the tick, a job that is still known is not added again.
+    let own_ids =
+        "then end\nfor i = 9, #ARGV do ARGV[i] = digits(next_turn()) .. sub(ARGV[i], 17) end";
+    let broken = format!("{RECORD}{}", without(fire, "then return 0 end", own_ids));
     let test = "queue::ticks_that_passed_while_no_worker_ran_are_made_up_for_exactly_as_the_policy_says::redis";
     must_notice(test, "queue.cron_fire", &broken).await
 }

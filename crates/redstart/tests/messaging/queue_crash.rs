@@ -180,6 +180,10 @@ fn limited(store: &Store, namespace: &str) -> redstart::Result<Queue> {
     Queue::builder(store, namespace, "q")
         .limit(JobLimit::concurrency(20))
         .group_limit(JobLimit::concurrency(4))
+        .kind_limit(
+            Step::NAME,
+            JobLimit::concurrency(14).rate(2000, Duration::from_secs(1)),
+        )
         .build()
 }
 
@@ -794,6 +798,15 @@ matrix! {
                 assert!(ended <= *begun, "parent {parent} began before its child {child} had ended");
             }
         }
+        // All places are free again, and nobody stands in a line.
+        let meta = format!("{}:queue:{{q}}:meta", backend.namespace());
+        let mut places = Vec::new();
+        let free = eventually(LONG, async || {
+            let fields: Vec<String> = store.query(redis::cmd("HKEYS").arg(&meta)).await.unwrap_or_default();
+            places = fields.into_iter().filter(|field| field.starts_with("n:") || field.starts_with("w:")).collect();
+            places.is_empty()
+        });
+        ensure!(free.await, "places are left: {places:?}");
         figure(format!("{kills} kills with flows, groups, limits and cancels, {} jobs, 0 lost", plan.next));
         Ok(())
     }

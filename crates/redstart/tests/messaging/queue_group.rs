@@ -12,7 +12,9 @@ use std::{
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{Backoff, JobContext, JobLimit, Queue, QueueEventKind, Settled, Verdict},
+    messaging::{
+        Backoff, Cancelled, JobContext, JobLimit, Queue, QueueEventKind, Settled, Verdict,
+    },
 };
 use redstart_testkit::{Backend, eventually, matrix, scale};
 
@@ -331,6 +333,84 @@ matrix! {
         Ok(())
     }
 
+    async fn a_group_whose_first_job_is_another_one_waits_behind_those_of_that_ones_kind(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .kind_limit("bulk", JobLimit::concurrency(1))
+            .kind_limit("mail", JobLimit::concurrency(1))
+            .build()?;
+        let hands = queue.dispatcher(["bulk", "mail"]).lease(LONG * 4).start().await?;
+        // Somebody has the place of each kind.
+        queue.enqueue_raw("bulk", b"0").group("x").await?;
+        queue.enqueue_raw("mail", b"0").group("y").await?;
+        let running = hands.take(2, LONG).await?;
+        assert_eq!((&*running[0].kind, &*running[1].kind), ("bulk", "mail"));
+        // Lines are looked at by name. One group stands in the line of the bulk kind, two in that of mails.
+        let bulk = queue.enqueue_raw("bulk", b"1").group("g").await?.id().unwrap();
+        let late = queue.enqueue_raw("mail", b"1").group("g").await?.id().unwrap();
+        let mut mails = Vec::new();
+        for group in ["h", "i"] {
+            mails.push(queue.enqueue_raw("mail", b"2").group(group).await?.id().unwrap());
+        }
+        mails.push(late);
+        assert!(hands.take(1, Duration::from_millis(100)).await?.is_empty());
+        assert_eq!(queue.cancel(bulk).await?, Cancelled::Ended);
+        for job in &running {
+            assert_eq!(hands.settle(&job.fence, Verdict::Done).await?, Settled::Done);
+        }
+        let mut took = Vec::new();
+        for _ in 0..3 {
+            let taken = hands.take(1, LONG).await?;
+            ensure!(taken.len() == 1, "{took:?}");
+            took.push(taken[0].id);
+            assert_eq!(hands.settle(&taken[0].fence, Verdict::Done).await?, Settled::Done);
+        }
+        assert_eq!(took, mails, "it passed those who stood in that line");
+        Ok(())
+    }
+
+    async fn a_rate_that_only_a_worker_that_leaves_waits_for_is_left_to_another(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let period = Duration::from_secs(if backend.is_embedded() { 60 } else { 3 });
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .group_limit(JobLimit::per(1, period).burst(1))
+            .build()?;
+        let card = async |part: &str, count: u64| {
+            let key = format!("{}:queue:{{q}}:{part}", backend.namespace());
+            eventually(LONG, async || {
+                store.query::<u64>(redis::cmd("ZCARD").arg(&key)).await.is_ok_and(|n| n == count)
+            }).await
+        };
+        let log = Log::default();
+        let start = async || {
+            let log = log.clone();
+            queue
+                .worker(move |job: Task, _: JobContext| { let log = log.clone(); async move { log.push(job.n) } })
+                // A worker that is not woken looks again after this.
+                .lease(Duration::from_secs(36_000))
+                .start()
+                .await
+        };
+        let first = start().await?;
+        ensure!(card("idle", 1).await, "the first worker is not idle");
+        let second = start().await?;
+        ensure!(card("idle", 2).await, "the second worker is not idle");
+        queue.enqueue(&task(1)).group("g").await?;
+        log.reaches(1).await?;
+        empty(&queue).await?;
+        ensure!(card("idle", 2).await, "the first worker is not idle again");
+        // The second has waited for longer now, so it is told. It finds that the rate is not free.
+        queue.enqueue(&task(2)).group("g").await?;
+        ensure!(card("resting", 1).await || log.len() == 2, "the group does not rest");
+        second.shutdown(LONG).await?;
+        if backend.is_embedded() {
+            store.advance(period)?;
+        }
+        log.reaches(2).await?;
+        first.shutdown(LONG).await?;
+        Ok(())
+    }
+
     async fn a_limit_of_a_kind_holds_for_its_jobs_in_groups_too(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::builder(&store, backend.namespace(), "q")
@@ -526,10 +606,7 @@ async fn a_group_waits_for_a_kind_no_longer_when_that_job_is_cancelled() -> Resu
     queue.enqueue(&task(2)).group("c").await?;
     log.reaches(1).await?;
     assert_eq!(log.all(), [2], "the jobs of a group run in their order");
-    assert_eq!(
-        queue.cancel(waits).await?,
-        redstart::messaging::Cancelled::Ended
-    );
+    assert_eq!(queue.cancel(waits).await?, Cancelled::Ended);
     log.reaches(2).await?;
     gate.add_permits(10);
     empty(&queue).await?;

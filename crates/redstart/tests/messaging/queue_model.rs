@@ -15,8 +15,8 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _}
 use redstart::{
     Store,
     messaging::{
-        Backoff, Cancelled, ChildFailure, Flow, Job, JobContext, JobId, JobLimit, JobPolicy, Queue,
-        UniqueUntil, Verdict, Worker,
+        Backoff, Cancelled, ChildFailure, Enqueue, Flow, Job, JobContext, JobId, JobLimit,
+        JobPolicy, Queue, UniqueUntil, Verdict, Worker,
     },
     testing::Faults,
 };
@@ -47,6 +47,15 @@ impl Job for Step {
     const NAME: &'static str = "step";
 }
 
+/// Of a kind with limits, which not every worker knows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Leap(Step);
+
+impl Job for Leap {
+    const NAME: &'static str = "leap";
+}
+
 /// What a test knows of the jobs that it added.
 #[derive(Default)]
 struct Model {
@@ -63,6 +72,37 @@ impl Model {
     fn note(&mut self, id: JobId, what: impl std::fmt::Display) {
         self.stories.entry(id).or_default().push(what.to_string());
     }
+}
+
+/// Options by chance, and whether the job expires. Each kind has unique keys of its own.
+fn with_options<'a, J: Job>(
+    mut enqueue: Enqueue<'a, J>,
+    random: &mut StdRng,
+) -> (Enqueue<'a, J>, bool) {
+    if random.random_bool(0.3) {
+        enqueue = enqueue.delay(Duration::from_millis(random.random_range(0..30)));
+    }
+    match random.random_range(0..4) {
+        0 => enqueue = enqueue.group(["a", "b", "c"].choose(random).unwrap()),
+        1 => enqueue = enqueue.priority(random.random_range(-3..=3)),
+        _ => {}
+    }
+    let key = format!("{}{}", J::NAME, random.random_range(0..4));
+    match random.random_range(0..8) {
+        0 => enqueue = enqueue.unique(&key, UniqueUntil::Done),
+        1 => enqueue = enqueue.unique(&key, UniqueUntil::Started).replace_waiting(),
+        2 => enqueue = enqueue.throttle(&key, Duration::from_millis(20)),
+        3 => enqueue = enqueue.debounce(&key, Duration::from_millis(10)),
+        _ => {}
+    }
+    if random.random_bool(0.2) {
+        enqueue = enqueue.keep(Duration::from_millis(100));
+    }
+    let expires = random.random_bool(0.1);
+    if expires {
+        enqueue = enqueue.expires_after(Duration::from_millis(50));
+    }
+    (enqueue, expires)
 }
 
 struct World {
@@ -83,45 +123,48 @@ struct World {
 }
 
 impl World {
-    async fn worker(&self) -> Result<Worker> {
+    async fn worker(&self, knows_leaps: bool) -> Result<Worker> {
         let (model, calm) = (self.model.clone(), self.calm.clone());
-        Ok(self
-            .queue
-            .worker(move |step: Step, cx: JobContext| {
-                let (model, calm) = (model.clone(), calm.clone());
-                async move {
-                    {
-                        let mut model = model.lock().unwrap();
-                        model.note(cx.id(), format_args!("runs, attempt {}", cx.attempt()));
-                        if model.cancelled.contains(&step.n) {
-                            model.ran_after_cancel.push(step.n);
-                        }
+        let run = move |step: Step, cx: JobContext| {
+            let (model, calm) = (model.clone(), calm.clone());
+            async move {
+                {
+                    let mut model = model.lock().unwrap();
+                    model.note(cx.id(), format_args!("runs, attempt {}", cx.attempt()));
+                    if model.cancelled.contains(&step.n) {
+                        model.ran_after_cancel.push(step.n);
                     }
-                    if step.n.is_multiple_of(3) {
-                        let _ = cx.progress(0.5).await;
-                    }
-                    match step.fate {
-                        Fate::Done => {}
-                        Fate::FailsOnce if cx.attempt() > 1 => {}
-                        Fate::FailsOnce => return Verdict::retry("once"),
-                        Fate::Dies => return Verdict::dead("by fate"),
-                        Fate::Hangs => {
-                            // Not for ever: those that hang must not take all places of the queue.
-                            for _ in 0..8 {
-                                if calm.load(Ordering::SeqCst) || cx.is_cancelled() {
-                                    break;
-                                }
-                                tokio::time::sleep(Duration::from_millis(5)).await;
-                            }
-                        }
-                    }
-                    if cx.is_cancelled() {
-                        return Verdict::retry("told to stop");
-                    }
-                    model.lock().unwrap().ended.insert(cx.id());
-                    Verdict::Done
                 }
-            })
+                if step.n.is_multiple_of(3) {
+                    let _ = cx.progress(0.5).await;
+                }
+                match step.fate {
+                    Fate::Done => {}
+                    Fate::FailsOnce if cx.attempt() > 1 => {}
+                    Fate::FailsOnce => return Verdict::retry("once"),
+                    Fate::Dies => return Verdict::dead("by fate"),
+                    Fate::Hangs => {
+                        // Not for ever: those that hang must not take all places of the queue.
+                        for _ in 0..8 {
+                            if calm.load(Ordering::SeqCst) || cx.is_cancelled() {
+                                break;
+                            }
+                            tokio::time::sleep(Duration::from_millis(5)).await;
+                        }
+                    }
+                }
+                if cx.is_cancelled() {
+                    return Verdict::retry("told to stop");
+                }
+                model.lock().unwrap().ended.insert(cx.id());
+                Verdict::Done
+            }
+        };
+        let mut worker = self.queue.worker(run.clone());
+        if knows_leaps {
+            worker = worker.handler(move |Leap(step): Leap, cx: JobContext| run(step, cx));
+        }
+        Ok(worker
             .retry(Backoff::fixed(Duration::from_millis(3)), 3)
             .cancel_grace(Duration::from_millis(20))
             .lease(LEASE)
@@ -146,33 +189,17 @@ impl World {
     async fn enqueue(&mut self) -> Result<()> {
         let step = self.step();
         let random = &mut self.random;
-        let mut enqueue = self.queue.enqueue(&step);
-        if random.random_bool(0.3) {
-            enqueue = enqueue.delay(Duration::from_millis(random.random_range(0..30)));
-        }
-        match random.random_range(0..4) {
-            0 => enqueue = enqueue.group(["a", "b", "c"].choose(random).unwrap()),
-            1 => enqueue = enqueue.priority(random.random_range(-3..=3)),
-            _ => {}
-        }
-        let key = format!("u{}", random.random_range(0..4));
-        match random.random_range(0..8) {
-            0 => enqueue = enqueue.unique(&key, UniqueUntil::Done),
-            1 => enqueue = enqueue.unique(&key, UniqueUntil::Started).replace_waiting(),
-            2 => enqueue = enqueue.throttle(&key, Duration::from_millis(20)),
-            3 => enqueue = enqueue.debounce(&key, Duration::from_millis(10)),
-            _ => {}
-        }
-        if random.random_bool(0.2) {
-            enqueue = enqueue.keep(Duration::from_millis(100));
-        }
-        let expires = random.random_bool(0.1);
-        if expires {
-            enqueue = enqueue.expires_after(Duration::from_millis(50));
-        }
-        let handle = enqueue.await?;
-        if handle.is_new() {
-            let id = handle.id().context("an id")?;
+        let (added, expires) = if random.random_bool(0.25) {
+            let leap = Leap(step.clone());
+            let (enqueue, expires) = with_options(self.queue.enqueue(&leap), random);
+            let handle = enqueue.await?;
+            (handle.id().filter(|_| handle.is_new()), expires)
+        } else {
+            let (enqueue, expires) = with_options(self.queue.enqueue(&step), random);
+            let handle = enqueue.await?;
+            (handle.id().filter(|_| handle.is_new()), expires)
+        };
+        if let Some(id) = added {
             let mut model = self.model.lock().unwrap();
             model.note(id, format_args!("added: {:?} at {}", step.fate, self.next));
             drop(model);
@@ -198,7 +225,10 @@ impl World {
     /// A node of a flow, which may expire.
     fn node(&mut self, expires: bool) -> Result<Flow> {
         let step = self.step();
-        let flow = Flow::new(&step)?;
+        let flow = match self.random.random_bool(0.25) {
+            true => Flow::new(&Leap(step.clone()))?,
+            false => Flow::new(&step)?,
+        };
         self.account.insert(flow.id(), step.n);
         let what = format!("in a flow: {:?} at {}", step.fate, self.next);
         self.model.lock().unwrap().note(flow.id(), what);
@@ -324,7 +354,8 @@ impl World {
                 } else {
                     worker.shutdown(Duration::from_millis(1)).await?;
                 }
-                let worker = self.worker().await?;
+                let knows_leaps = self.random.random_bool(0.7);
+                let worker = self.worker(knows_leaps).await?;
                 self.workers.push(worker);
             }
             _ => match &self.faults {
@@ -374,6 +405,8 @@ impl World {
                 "parents",
                 "dead",
                 "parked:step",
+                "parked:leap",
+                "lines",
             ] {
                 all.cmd("ZRANGE").arg(key(part)).arg(0).arg(-1);
             }
@@ -410,7 +443,9 @@ impl World {
                     (b'w', list()?),
                     (b'z', list()?),
                     (b'p', list()?),
+                    (b'p', list()?),
                 ],
+                lines: list()?.into_iter().collect(),
                 unique: pairs(list()?),
                 meta: pairs(list()?),
                 details: pairs(list()?),
@@ -430,7 +465,9 @@ struct Snapshot {
     jobs: BTreeMap<Vec<u8>, Vec<u8>>,
     ready: Vec<Vec<u8>>,
     /// With the state of what is in it.
-    scored: [(u8, Vec<Vec<u8>>); 6],
+    scored: [(u8, Vec<Vec<u8>>); 7],
+    /// Groups that wait for a place of a kind, and a mark for each.
+    lines: BTreeSet<Vec<u8>>,
     unique: BTreeMap<Vec<u8>, Vec<u8>>,
     meta: BTreeMap<Vec<u8>, Vec<u8>>,
     details: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -445,7 +482,74 @@ impl Snapshot {
         })
     }
 
+    /// The fields of `meta` with a prefix, without it.
+    fn numbers(&self, prefix: &str) -> BTreeMap<Vec<u8>, i64> {
+        let fields = self.meta.iter().filter_map(|(field, value)| {
+            let name = field.strip_prefix(prefix.as_bytes())?.to_vec();
+            Some((name, String::from_utf8_lossy(value).parse().unwrap_or(-1)))
+        });
+        fields.collect()
+    }
+
+    /// Each place of a group or a kind that is counted is a job's, and each group that is counted in a line stands there.
+    fn check_places(&self) -> Result<()> {
+        let mut taken: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+        for record in self.jobs.values() {
+            let Some(group) = extra(record, b'g') else {
+                continue;
+            };
+            let runs = record[1] == b'x';
+            let is_marked = record[56 + shift(record)] & 32 != 0;
+            ensure!(
+                !(runs && is_marked),
+                "a job that runs is said to wait in its place"
+            );
+            let keeps_its_place = matches!(record[1], b'l' | b'p') && is_marked;
+            if runs || keeps_its_place {
+                *taken.entry(group.to_vec()).or_default() += 1;
+            }
+            if runs && extra(record, b'l').is_some() {
+                let line = [b"\x01", kind(record)].concat();
+                *taken.entry(line).or_default() += 1;
+            }
+        }
+        let shown = |map: &BTreeMap<Vec<u8>, i64>| -> Vec<(String, i64)> {
+            let text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+            map.iter().map(|(name, n)| (text(name), *n)).collect()
+        };
+        let counted = self.numbers("n:");
+        ensure!(
+            counted == taken,
+            "jobs have places {:?}, {:?} are counted",
+            shown(&taken),
+            shown(&counted)
+        );
+        let mut standing: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+        for member in self.lines.iter().filter(|member| member[0] != 0) {
+            let end = member
+                .iter()
+                .position(|byte| *byte == 0)
+                .context("a line")?;
+            let (line, group) = (&member[..end], &member[end + 17..]);
+            *standing.entry(line.to_vec()).or_default() += 1;
+            ensure!(
+                self.lines.contains(&[b"\0", line, b"\0", group].concat()),
+                "a group stands in a line without its mark"
+            );
+        }
+        let counted = self.numbers("w:");
+        ensure!(
+            counted == standing && self.lines.len() as i64 == 2 * standing.values().sum::<i64>(),
+            "groups stand in {:?}, {:?} are counted, {} members",
+            shown(&standing),
+            shown(&counted),
+            self.lines.len()
+        );
+        Ok(())
+    }
+
     fn check(&self) -> Result<()> {
+        self.check_places()?;
         let mut places: BTreeMap<&[u8], Vec<u8>> = BTreeMap::new();
         let mut deleted = 0;
         for id in &self.ready {
@@ -531,23 +635,41 @@ impl Snapshot {
     }
 }
 
-/// The parent in a record's extras.
-fn parent(record: &[u8]) -> Option<&[u8]> {
-    let shift = if record[1] == b'x' { 48 } else { 0 };
-    // The parent counted it as failed, and does not wait for it.
-    if record[56 + shift] & 128 != 0 {
-        return None;
-    }
-    let length = usize::from(u16::from_be_bytes([record[63 + shift], record[64 + shift]]));
-    let mut rest = &record[65 + shift..65 + shift + length];
+/// How much further in the record of a running job everything is.
+fn shift(record: &[u8]) -> usize {
+    if record[1] == b'x' { 48 } else { 0 }
+}
+
+fn extras(record: &[u8]) -> &[u8] {
+    let at = 63 + shift(record);
+    let length = usize::from(u16::from_be_bytes([record[at], record[at + 1]]));
+    &record[at + 2..at + 2 + length]
+}
+
+fn extra(record: &[u8], wanted: u8) -> Option<&[u8]> {
+    let mut rest = extras(record);
     while let [tag, high, low, after @ ..] = rest {
         let length = usize::from(u16::from_be_bytes([*high, *low]));
-        if *tag == b'p' {
-            return Some(&after[..16]);
+        if *tag == wanted {
+            return Some(&after[..length]);
         }
         rest = &after[length..];
     }
     None
+}
+
+fn kind(record: &[u8]) -> &[u8] {
+    let at = 65 + shift(record) + extras(record).len();
+    &record[at + 1..at + 1 + usize::from(record[at])]
+}
+
+/// The parent in a record's extras.
+fn parent(record: &[u8]) -> Option<&[u8]> {
+    // The parent counted it as failed, and does not wait for it.
+    if record[56 + shift(record)] & 128 != 0 {
+        return None;
+    }
+    extra(record, b'p').map(|link| &link[..16])
 }
 
 matrix! {
@@ -559,7 +681,9 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::builder(&store, backend.namespace(), "q")
             .limit(JobLimit::concurrency(12))
-            .group_limit(JobLimit::concurrency(2))
+            // With one at a time, jobs keep their place between two attempts.
+            .group_limit(JobLimit::concurrency(1 + (seed % 2) as u32).rate(1000, Duration::from_secs(1)).burst(5))
+            .kind_limit("leap", JobLimit::concurrency(3).rate(400, Duration::from_secs(1)).burst(5))
             .build()?;
         let mut world = World {
             prefix: format!("{}:queue:{{q}}", backend.namespace()),
@@ -578,7 +702,7 @@ matrix! {
             store,
         };
         for _ in 0..2 {
-            let worker = world.worker().await?;
+            let worker = world.worker(true).await?;
             world.workers.push(worker);
         }
         let steps = scale(600, "steps of a random history");
@@ -591,6 +715,9 @@ matrix! {
         // At the end everything that can run has run, and nothing is left but dead letters.
         world.calm.store(true, Ordering::SeqCst);
         world.queue.resume().await?;
+        // One at least knows all kinds.
+        let worker = world.worker(true).await?;
+        world.workers.push(worker);
         let came = eventually(LONG * 2, async || {
             if world.faults.is_some() {
                 let _ = world.store.advance(Duration::from_millis(50));
@@ -619,13 +746,27 @@ matrix! {
         let lost = world.account.iter().filter(|(id, _)| !model.ended.contains(*id));
         let lost: Vec<_> = lost.map(|(id, n)| (n, model.stories.get(id))).collect();
         ensure!(lost.is_empty(), "lost of {} jobs with seed {seed}: {lost:?}", world.account.len());
+        last.check().with_context(|| format!("after the purge of seed {seed}"))?;
+        // The marks of requests that are not sent again go by their TTL.
         let mut bytes = 0;
-        for key in world.store.scan(&format!("{}:*", world.prefix)).await? {
-            bytes += world.store.query::<Option<u64>>(redis::cmd("MEMORY").arg("USAGE").arg(key)).await?.unwrap_or(0);
-        }
-        ensure!(bytes < 1 << 20, "{bytes} bytes are left with seed {seed}");
+        let returned = eventually(LONG * 2, async || {
+            if world.faults.is_some() {
+                let _ = world.store.advance(Duration::from_secs(1));
+            }
+            let Ok(keys) = world.store.scan(&format!("{}:*", world.prefix)).await else { return false };
+            bytes = 0;
+            for key in keys {
+                let usage = world.store.query::<Option<u64>>(redis::cmd("MEMORY").arg("USAGE").arg(key)).await;
+                bytes += usage.ok().flatten().unwrap_or(0);
+            }
+            bytes < 1 << 18
+        }).await;
+        ensure!(returned, "{bytes} bytes are left with seed {seed}");
         figure(format!("{steps} steps, {} jobs, none lost or in two places, {bytes} bytes left at the end", world.account.len()));
-        assert!(last.meta.keys().all(|field| ["turn", "stamp", "side", "deleted", "hungry"].contains(&&*String::from_utf8_lossy(field))),
+        // A group that needs nothing any more may stand in a line until its turn.
+        let usual = ["turn", "stamp", "side", "deleted", "hungry", "crowded", "settings"];
+        let is_usual = |field: &Vec<u8>| field.starts_with(b"w:") || usual.contains(&&*String::from_utf8_lossy(field));
+        assert!(last.meta.keys().all(is_usual),
             "seed {seed}: {:?}", last.meta.keys().map(|f| String::from_utf8_lossy(f).into_owned()).collect::<Vec<_>>());
         Ok(())
     }

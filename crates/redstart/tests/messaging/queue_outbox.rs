@@ -142,6 +142,83 @@ matrix! {
     }
 }
 
+/// The rows that are left, by their ids.
+async fn rows(pool: &SqlitePool) -> Result<Vec<(i64, String)>> {
+    Ok(sqlx::query_as("SELECT id, policy FROM outbox ORDER BY id")
+        .fetch_all(pool)
+        .await?)
+}
+
+matrix! {
+    async fn a_row_that_stays_holds_the_later_ones_of_its_group_and_no_others(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let folder = tempfile::tempdir()?;
+        let pool = database(folder.path().join("db").to_str().context("a path")?).await?;
+        let outbox = Outbox::<Sqlite>::new(&queue, "outbox")?;
+        outbox.create_table(&pool).await?;
+        let mut tx = pool.begin().await?;
+        // More of the group than one look reads.
+        for order in 0..150 {
+            outbox.enqueue_in_group(&mut tx, &Confirm { order }, "g").await?;
+        }
+        for order in 150..300 {
+            outbox.enqueue_in_group(&mut tx, &Confirm { order }, "h").await?;
+        }
+        tx.commit().await?;
+        let policy = rows(&pool).await?[0].1.clone();
+        let set = async |policy: &str| {
+            let spoil = sqlx::query("UPDATE outbox SET policy = $1 WHERE id = (SELECT MIN(id) FROM outbox)");
+            spoil.bind(policy).execute(&pool).await.map(drop)
+        };
+        set("?").await?;
+        let mut moved = 0;
+        loop {
+            match outbox.relay_once(&pool).await {
+                Ok(more) => moved += more,
+                Err(error) => break assert!(error.is_codec(), "{error}"),
+            }
+        }
+        assert_eq!((moved, rows(&pool).await?.len()), (150, 150), "the other group moves, this one waits");
+        set(&policy).await?;
+        while outbox.relay_once(&pool).await? > 0 {}
+        assert_eq!(rows(&pool).await?.len(), 0);
+        let log = Log::default();
+        let worker = {
+            let log = log.clone();
+            let run = move |job: Confirm, _: JobContext| { let log = log.clone(); async move { log.push(job.order) } };
+            queue.worker(run).concurrency(1).start().await?
+        };
+        log.reaches(300).await?;
+        let (ours, others): (Vec<u64>, Vec<u64>) = log.all().into_iter().partition(|order| *order < 150);
+        assert!(ours.iter().copied().eq(0..150), "out of order: {ours:?}");
+        assert!(others.iter().copied().eq(150..300), "out of order: {others:?}");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn any_number_of_bad_rows_blocks_no_other(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let folder = tempfile::tempdir()?;
+        let pool = database(folder.path().join("db").to_str().context("a path")?).await?;
+        let outbox = Outbox::<Sqlite>::new(&queue, "outbox")?;
+        outbox.create_table(&pool).await?;
+        let mut tx = pool.begin().await?;
+        for order in 0..500 {
+            outbox.enqueue(&mut tx, &Confirm { order }).await?;
+        }
+        sqlx::query("UPDATE outbox SET policy = '?' WHERE id % 2 = 0 OR id <= 250").execute(&mut *tx).await?;
+        tx.commit().await?;
+        let relay = outbox.start_relay(&pool);
+        let left = eventually(LONG, async || rows(&pool).await.is_ok_and(|rows| rows.len() == 375));
+        ensure!(left.await, "{} rows are left", rows(&pool).await?.len());
+        relay.shutdown().await;
+        assert_eq!(queue.inspect().counts().await?.ready, 125);
+        Ok(())
+    }
+}
+
 matrix! {
     processes:
     async fn a_process_killed_between_any_two_steps_loses_no_job_and_adds_none(backend: &Backend) -> Result<()> {

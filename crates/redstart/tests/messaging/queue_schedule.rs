@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -69,6 +69,53 @@ matrix! {
         log.reaches(1).await?;
         empty(&queue).await?;
         assert_eq!(log.all(), [2]);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    /// A failover loses the move of an entry to its next tick, and with it what happened to the job, or all but that.
+    async fn a_tick_that_fires_again_is_the_same_job(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(1000, LONG * 1000).build()?;
+        let minutes = (store.time().await?.as_secs() + 43_200) / 60;
+        let daily = format!("{} {} * * *", minutes % 60, minutes / 60 % 24);
+        assert!(queue.cron("daily", &daily, &task(1), MissedTicks::RunOnce).await?);
+        let key = |part: &str| format!("{}:queue:{{q}}:{part}", backend.namespace());
+        let (log, ids) = (Log::default(), Arc::new(Mutex::new(Vec::new())));
+        let start = async || {
+            let (log, ids) = (log.clone(), ids.clone());
+            let run = move |job: Task, cx: JobContext| {
+                ids.lock().unwrap().push(cx.id());
+                log.push(job.n);
+                async {}
+            };
+            queue.worker(run).start().await
+        };
+        let next = async || queue.cron_entries().await.ok()?.first()?.next;
+        let tomorrow = next().await.context("a tick")?;
+        let yesterday = (tomorrow - Duration::from_secs(86_400)).as_micros() as u64;
+        // A worker that starts looks at once.
+        let again = async || -> Result<()> {
+            store.query::<()>(redis::cmd("ZADD").arg(key("cron")).arg(yesterday).arg("daily")).await?;
+            let worker = start().await?;
+            ensure!(eventually(LONG, async || next().await == Some(tomorrow)).await, "it did not fire");
+            empty(&queue).await?;
+            worker.shutdown(LONG).await?;
+            Ok(())
+        };
+        again().await?;
+        assert_eq!(log.all(), [1]);
+        again().await?;
+        assert_eq!(log.all(), [1], "the job that is known is not added again");
+        // Nothing is known of it any more.
+        store.query::<()>(redis::cmd("DEL").arg(key("ended")).arg(key("done"))).await?;
+        again().await?;
+        let ids = ids.lock().unwrap().clone();
+        assert_eq!((log.len(), ids[0]), (2, ids[1]), "it is another job");
+        // The next tick is another job.
+        store.query::<()>(redis::cmd("ZADD").arg(key("cron")).arg(yesterday - 86_400_000_000).arg("daily")).await?;
+        let worker = start().await?;
+        log.reaches(3).await?;
         worker.shutdown(LONG).await?;
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{Cancelled, JobState, Outcome, Queue, UniqueUntil},
+    messaging::{Cancelled, JobState, Outcome, Queue, Settled, UniqueUntil, Verdict},
 };
 use redstart_testkit::{Backend, eventually, matrix};
 
@@ -29,6 +29,25 @@ matrix! {
         empty(&queue).await?;
         assert_eq!(log.all(), [3]);
         worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_job_between_two_attempts_keeps_its_payload(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let hands = queue.dispatcher(["task"]).start().await?;
+        let first = queue.enqueue(&task(1)).unique("u", UniqueUntil::Done).await?.id().unwrap();
+        let taken = hands.take(1, LONG).await?;
+        assert_eq!(taken[0].id, first);
+        // What this run did once under the job's id, it did for this payload.
+        assert_eq!(hands.settle(&taken[0].fence, Verdict::retry_after(HOUR, "later")).await?, Settled::Done);
+        let again = queue.enqueue(&task(2)).unique("u", UniqueUntil::Done).replace_waiting().await?;
+        assert_eq!((again.is_new(), again.id()), (false, Some(first)));
+        assert_eq!(queue.job(first).await?.unwrap().job.decode::<Task>()?.n, 1);
+        ensure!(queue.inspect().run_now(first).await?);
+        ensure!(!queue.enqueue(&task(3)).unique("u", UniqueUntil::Done).replace_waiting().await?.is_new());
+        let taken = hands.take(1, LONG).await?;
+        assert_eq!((taken[0].attempt, &taken[0].payload[..]), (2, &serde_json::to_vec(&task(1))?[..]));
+        assert_eq!(hands.settle(&taken[0].fence, Verdict::Done).await?, Settled::Done);
         Ok(())
     }
 

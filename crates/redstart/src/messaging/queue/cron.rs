@@ -2,7 +2,8 @@
 //!
 //! The entries are kept in the queue; every worker of the queue looks after them. Of several workers that see a tick,
 //! one enqueues its run: the same script moves the entry from the tick that was seen to the next. Ticks follow the
-//! server's clock. A tick whose script was lost in a failover, before a replica had it, fires again there.
+//! server's clock. A tick whose script was lost in a failover, before a replica had it, fires again there, under the same id:
+//! the id of a run is made from the entry and the tick.
 
 use std::{
     borrow::Cow,
@@ -19,7 +20,7 @@ use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Enqueued, Job, JobPolicy, Queue,
+    Enqueued, Job, JobId, JobPolicy, Queue,
     record::{Body, Options},
     script::{CRON_FIRE, CRON_PAUSE, CRON_PUT, CRON_REMOVE},
 };
@@ -104,6 +105,10 @@ impl Queue {
     /// An entry with the same id is replaced. An entry whose schedule is unchanged keeps its next tick, so every instance
     /// of a program may put its entries when it starts. Ticks are enqueued while any worker runs, also if all are busy
     /// or the queue is paused.
+    ///
+    /// The job of a tick has an id that depends only on the queue, the entry and the tick. If a failover loses a tick that
+    /// had fired, it fires again with that id, so an effect in another system that is keyed by
+    /// [the job's id](super::JobContext::id) happens once. A job of that tick that the queue still knows is not added again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -324,15 +329,21 @@ impl Queue {
         let (mut runs, next) = schedule.runs(tick, now, stored.missed);
         let options = self.options_of(&stored.name, stored.policy);
         loop {
-            let body = || Body::raw(&stored.name, stored.payload.as_bytes(), &options);
             let piece = runs.min((FIRE_BYTES / stored.payload.len().max(1)).max(1));
             runs -= piece;
             // Each run that is made up for is one tick.
+            let mut ticks = std::iter::successors(Some(tick), |tick| schedule.after(*tick));
+            let bodies: Vec<Body> = (&mut ticks)
+                .take(piece)
+                .map(|tick| {
+                    let run = self.run_of_tick(id, tick);
+                    Body::with_id(run, &stored.name, stored.payload.as_bytes(), &options)
+                })
+                .collect();
             let to = match runs {
                 0 => next,
-                _ => (0..piece).try_fold(tick, |tick, _| schedule.after(tick)),
+                _ => ticks.next(),
             };
-            let bodies: Vec<Body> = (0..piece).map(|_| body()).collect();
             match to {
                 // Another worker fires it from here on.
                 _ if !self.fire(id, tick, to, &bodies).await? => return Ok(()),
@@ -340,6 +351,22 @@ impl Queue {
                 _ => return Ok(()),
             }
         }
+    }
+
+    /// The id of the job of a tick: the same if the tick fires again, as after a failover. It begins with the time of the
+    /// tick, as other ids with the time of their making.
+    fn run_of_tick(&self, entry: &[u8], tick: i64) -> JobId {
+        let queue = self.entity().key().as_str().as_bytes();
+        let mut digest = sha1_smol::Sha1::new();
+        for part in [queue, entry] {
+            digest.update(&(part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        digest.update(&tick.to_be_bytes());
+        let mut id = [0; 16];
+        id[..6].copy_from_slice(&(tick / 1000).to_be_bytes()[2..]);
+        id[6..].copy_from_slice(&digest.digest().bytes()[..10]);
+        JobId(id)
     }
 
     /// Enqueues jobs of an entry that is still at this tick, and moves it on; `false` if it is elsewhere.

@@ -22,10 +22,11 @@ local function announce_first(at)
   if tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]) >= at then announce(delay) end
 end
 
--- Puts the new payload into a job that has not started yet.
+-- Puts the new payload into a job that has not started yet. One between two attempts has started: what it did once under its
+-- id was for the old payload.
 local function replace(id)
   local record = redis.call('HGET', jobs, id)
-  if not record or not well_formed(record) then return 0 end
+  if not record or not well_formed(record) or attempts(record) > 0 then return 0 end
   local letter = state(record)
   if letter ~= 'r' and letter ~= 'l' and letter ~= 'p' then return 0 end
   local body, group = ARGV[15], group_of(record)

@@ -360,7 +360,8 @@ impl<J> Enqueue<'_, J> {
         self
     }
 
-    /// With [`unique`](Self::unique): if the job that holds the key has not started yet, it gets the new payload.
+    /// With [`unique`](Self::unique): if the job that holds the key has not started yet, it gets the new payload. A job
+    /// between two attempts has started, and keeps its payload.
     pub fn replace_waiting(mut self) -> Self {
         if let Some(unique) = &mut self.options.unique {
             unique.duplicate = Duplicate::Replace;

@@ -118,8 +118,8 @@ for i = first, last, 4 do
   local record, _, since = take(ARGV[i])
   local ending, value, text = ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   if record then
-    -- A job that is to be cancelled does not run again.
-    if flag(record, 16) and (ending == 'retry' or ending == 'back' or ending == 'park') then ending = 'cancel' end
+    -- A job that is to be cancelled does not run again, and is no dead letter that somebody may replay.
+    if flag(record, 16) and ending ~= 'done' then ending = 'cancel' end
     if endings[ending] then
       endings[ending](record, since, value, text)
     elseif ending == 'back' then

@@ -60,7 +60,7 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
 ///
 /// A handler cannot return what another kind of job returns:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// # use redstart::messaging::{Job, JobContext, JobOutput, Queue, Returned};
 /// # #[derive(serde::Serialize, serde::Deserialize)] struct Square(u64);
 /// # impl Job for Square { const NAME: &'static str = "square"; }

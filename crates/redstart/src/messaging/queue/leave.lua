@@ -20,9 +20,9 @@ for _, name in ipairs(redis.call('HKEYS', running)) do
     end
   end
 end
--- It may have been woken for a job that it did not take.
+-- It may have been woken for a job that it did not take, or be the only one that knows when a group's rate limit is free.
 local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups)
-  + redis.call('ZCARD', KEYS[19]))
+  + redis.call('ZCARD', resting) + redis.call('ZCARD', KEYS[19]))
 make_ready('LPUSH', back)
 redis.call('DEL', running)
 redis.call('ZREM', workers, ARGV[6])

@@ -27,7 +27,7 @@ pub struct JobLimit {
 }
 
 impl JobLimit {
-    /// At most so many jobs run at a time.
+    /// At most `jobs` jobs run at a time.
     pub const fn concurrency(jobs: u32) -> Self {
         Self {
             concurrency: jobs,
@@ -36,7 +36,7 @@ impl JobLimit {
         }
     }
 
-    /// At most so many jobs start per period, evenly spread; `per` and `burst` as in a token bucket.
+    /// At most `jobs` jobs start per `period`, evenly spread. With [`burst`](Self::burst) it is a token bucket.
     pub const fn per(jobs: u32, period: Duration) -> Self {
         Self {
             concurrency: 0,
@@ -45,7 +45,7 @@ impl JobLimit {
         }
     }
 
-    /// Also at most so many starts per period.
+    /// Also, at most `jobs` jobs start per `period`.
     pub const fn rate(mut self, jobs: u32, period: Duration) -> Self {
         self.rate = Some((jobs, period));
         self

@@ -4,7 +4,9 @@
 //! queue: it enqueues the job under the row's own unique key, and deletes the row. Wherever it dies, the next relay does
 //! the rest: a row that was enqueued before is recognised by its key.
 
-use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet, fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration,
+};
 
 use sqlx::{AssertSqlSafe, Pool, Transaction};
 use tokio::sync::Notify;
@@ -23,7 +25,9 @@ use crate::{
 
 /// Rows that are read at once.
 const PAGE: i64 = 100;
-/// After so many rows that the store did not take, the others of the page wait for the next look.
+/// A relay begins at the oldest row again after this many pages at the latest, so that rows that stayed are tried again.
+const PAGES: usize = 100;
+/// After this many rows that the store did not take, a relay pauses.
 const MAX_FAILURES: usize = 3;
 
 /// A database that an [`Outbox`] can be in: SQLite or Postgres, by the cargo features of those names.
@@ -47,6 +51,7 @@ mod sealed {
         fn oldest(
             pool: &Pool<Self>,
             sql: String,
+            after: i64,
         ) -> impl Future<Output = sqlx::Result<Vec<Row>>> + Send;
 
         fn delete(
@@ -99,10 +104,11 @@ macro_rules! database {
                     .map(drop)
             }
 
-            async fn oldest(pool: &Pool<Self>, sql: String) -> sqlx::Result<Vec<Row>> {
+            async fn oldest(pool: &Pool<Self>, sql: String, after: i64) -> sqlx::Result<Vec<Row>> {
                 type Columns = (i64, String, String, String, String, Option<String>);
                 let rows: Vec<Columns> = sqlx::query_as(AssertSqlSafe(sql))
                     .bind(PAGE)
+                    .bind(after)
                     .fetch_all(pool)
                     .await?;
                 let rows = rows.into_iter();
@@ -146,7 +152,11 @@ database!(sqlx::Postgres, "BIGSERIAL PRIMARY KEY");
 /// # Limits
 ///
 /// A row that cannot be moved, because its job is too large for the store's deadline or was written by another version,
-/// stays in the table and is tried again at each look; a hundred such rows block those behind them.
+/// stays in the table and is tried again at each look. It blocks the later rows of its group, whose jobs run in order, and no
+/// others, unless there are ten thousand such rows.
+///
+/// A row is deleted as soon as the store has acknowledged its job. If a failover then loses the job because no replica had
+/// it, the job is lost, as one that was enqueued without an outbox: see the limits of [`Queue`].
 ///
 /// The relay asks the database when it is [notified](OutboxRelay::notify), and otherwise every second. Several relays may
 /// run; they do the same work twice, not different work. The unique key of a job is the row's, so such a job has no other.
@@ -297,8 +307,8 @@ impl<D: OutboxDatabase> Outbox<D> {
         D::insert(&mut **tx, sql, &row).await.map_err(failed)
     }
 
-    /// Moves up to a hundred rows to the queue, oldest first; how many. A row that cannot be moved stays, and is passed
-    /// over.
+    /// Moves up to a hundred rows to the queue, oldest first; how many. A row that cannot be moved stays, with the later rows
+    /// of its group, and the others are moved.
     ///
     /// # Errors
     ///
@@ -309,25 +319,65 @@ impl<D: OutboxDatabase> Outbox<D> {
     ///
     /// If the future is dropped early, some rows were moved. None is lost, and none is enqueued twice.
     pub async fn relay_once(&self, pool: &Pool<D>) -> Result<u64> {
+        let mut pass = Pass::default();
+        let mut failure = None;
+        loop {
+            let page = self.relay_page(pool, &mut pass).await?;
+            failure = failure.or(page.failure);
+            match failure {
+                _ if page.moved > 0 => return Ok(page.moved),
+                Some(error) if !page.goes_on => return Err(error),
+                None if !page.goes_on => return Ok(0),
+                _ => {}
+            }
+        }
+    }
+
+    /// Moves what it can of the next page.
+    async fn relay_page(&self, pool: &Pool<D>, pass: &mut Pass) -> Result<Page> {
         let work = async {
             let sql = format!(
-                "SELECT id, uid, kind, payload, policy, job_group FROM {} ORDER BY id LIMIT $1",
+                "SELECT id, uid, kind, payload, policy, job_group FROM {} WHERE id > $2 ORDER BY id LIMIT $1",
                 self.table
             );
-            let rows = D::oldest(pool, sql).await.map_err(failed)?;
+            let rows = D::oldest(pool, sql, pass.after).await.map_err(failed)?;
+            pass.pages += 1;
+            let at_end = rows.len() < PAGE as usize;
+            let begins_again = at_end || pass.pages >= PAGES;
             let (mut moved, mut failure, mut failures) = (0, None, 0);
             for row in rows {
+                pass.after = row.id;
+                if row
+                    .job_group
+                    .as_ref()
+                    .is_some_and(|group| pass.held.contains(group))
+                {
+                    continue;
+                }
                 match self.send(&row).await {
-                    // The row stays until there is room.
-                    Ok(Enqueued::Full) => break,
+                    // The rows stay until there is room.
+                    Ok(Enqueued::Full) => {
+                        *pass = Pass::default();
+                        return Ok(Page {
+                            moved,
+                            failure,
+                            goes_on: false,
+                        });
+                    }
                     Ok(Enqueued::New(_) | Enqueued::Duplicate(_)) => moved += 1,
                     Err(error) => {
                         tracing::warn!(%error, row = row.id, "a job of an outbox stays in its table");
+                        pass.held.extend(row.job_group);
                         // It may be the row, whose job cannot be read or is too large; it must not block the others.
                         failures += usize::from(!error.is_codec() && !error.is_config());
                         failure = Some(error);
                         if failures == MAX_FAILURES {
-                            break;
+                            // The next page begins behind these: they may be too large for the store.
+                            return Ok(Page {
+                                moved,
+                                failure,
+                                goes_on: false,
+                            });
                         }
                         continue;
                     }
@@ -335,10 +385,14 @@ impl<D: OutboxDatabase> Outbox<D> {
                 let sql = format!("DELETE FROM {} WHERE id = $1", self.table);
                 D::delete(pool, sql, row.id).await.map_err(failed)?;
             }
-            match failure {
-                Some(error) if moved == 0 => Err(error),
-                _ => Ok(moved),
+            if begins_again {
+                *pass = Pass::default();
             }
+            Ok(Page {
+                moved,
+                failure,
+                goes_on: !at_end && (moved > 0 || !begins_again),
+            })
         };
         observe::operation("queue.relay", self.queue.namespace(), work).await
     }
@@ -374,6 +428,34 @@ impl<D: OutboxDatabase> Outbox<D> {
     }
 }
 
+/// How far a relay is in the table, from the oldest row to the newest.
+struct Pass {
+    /// The last row that was looked at.
+    after: i64,
+    pages: usize,
+    /// Groups with a row that stays. Their later rows stay too, so that their jobs are enqueued in order.
+    held: HashSet<String>,
+}
+
+impl Default for Pass {
+    fn default() -> Self {
+        Self {
+            after: i64::MIN,
+            pages: 0,
+            held: HashSet::new(),
+        }
+    }
+}
+
+/// What became of the rows of a page.
+struct Page {
+    moved: u64,
+    /// Why one of them stays.
+    failure: Option<Error>,
+    /// There may be more rows to move now.
+    goes_on: bool,
+}
+
 async fn relay<D: OutboxDatabase>(
     outbox: Outbox<D>,
     pool: Pool<D>,
@@ -381,19 +463,28 @@ async fn relay<D: OutboxDatabase>(
     stop: CancellationToken,
 ) {
     let mut pause = Duration::from_secs(1);
+    let mut pass = Pass::default();
     loop {
-        let moved = tokio::select! {
+        let begins = pass.pages == 0;
+        let page = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            moved = outbox.relay_once(&pool) => moved,
+            page = outbox.relay_page(&pool, &mut pass) => page,
         };
-        match moved {
-            Ok(moved) if moved >= PAGE as u64 => continue,
-            Ok(_) => pause = Duration::from_secs(1),
-            Err(error) => {
-                tracing::warn!(%error, "jobs of an outbox could not be moved to their queue");
-                pause = (pause * 2).min(Duration::from_secs(30));
+        let failure = match page {
+            Ok(page) if page.goes_on => continue,
+            Ok(page) if page.moved > 0 => {
+                pause = Duration::from_secs(1);
+                None
             }
+            Ok(page) => page.failure,
+            Err(error) => Some(error),
+        };
+        if let Some(error) = failure {
+            tracing::warn!(%error, "jobs of an outbox could not be moved to their queue");
+            pause = (pause * 2).min(Duration::from_secs(30));
+        } else if begins {
+            pause = Duration::from_secs(1);
         }
         tokio::select! {
             biased;

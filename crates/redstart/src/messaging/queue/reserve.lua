@@ -363,11 +363,11 @@ local function leave_line(line, member)
   return group
 end
 
--- Takes the first job of a group whose turn it is, or that was the first in a line. Returns false if it does not fit.
-local function take_from(group, was_in_line)
-  -- Those who stand in line come first.
+-- Takes the first job of a group whose turn it is, or that was the first in the line `from`. Returns false if it does not fit.
+local function take_from(group, from)
+  -- Those who stand in line come first. The first job may be of another kind by now: then it is another line.
   local function must_wait(line)
-    return not was_in_line and redis.call('HEXISTS', meta, 'w:' .. line) == 1
+    return line ~= from and redis.call('HEXISTS', meta, 'w:' .. line) == 1
   end
   local starts, count_or_wait = may_start(group, false)
   if byte(group, 1) == 1 and (not starts or must_wait(group)) then
@@ -428,9 +428,9 @@ if redis.call('EXISTS', groups, lines) > 0 then
     local first = redis.call('ZRANGE', groups, 0, 0, 'WITHSCORES')
     if waiting and not (first[2] and tonumber(first[2]) < tonumber(sub(waiting, #line + 2, #line + 17))) then
       local group = leave_line(line, waiting)
-      if not take_from(group, true) then break end
+      if not take_from(group, line) then break end
       line, waiting = first_in_line()
-    elseif not first[1] or not take_from(first[1], false) then
+    elseif not first[1] or not take_from(first[1]) then
       break
     end
     rounds = rounds + 1

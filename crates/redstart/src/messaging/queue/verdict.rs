@@ -63,8 +63,9 @@ pub struct Returned<J: JobOutput>(pub J::Output);
 /// What the handler of a job `J` may return: a [`Verdict`], nothing (done), its [result](Returned), or a `Result` whose
 /// error means "try again".
 ///
-/// A run has one verdict, because a handler returns once; there is nothing else to acknowledge by. Two of them are not a
-/// verdict:
+/// A run has one verdict, because a handler returns once; there is nothing else to acknowledge by. (A
+/// [`Settler`](super::Settler) works by fences, from anywhere, so there the second verdict is refused at run time:
+/// [`Settled::Lost`](crate::messaging::Settled::Lost).) Two of them are not a verdict:
 ///
 /// ```compile_fail,E0277
 /// # async fn f(queue: redstart::messaging::Queue) -> redstart::Result<()> {

@@ -440,7 +440,7 @@ impl Dispatcher {
         self.0.settler.settle(fence, verdict).await
     }
 
-    /// Makes the lease of a worker run anew; `false` if it was lost.
+    /// Renews the worker's lease; `false` if it has expired.
     ///
     /// # Errors
     ///

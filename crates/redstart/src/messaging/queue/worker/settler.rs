@@ -94,7 +94,7 @@ impl Settler {
         Ok(Settled::Done)
     }
 
-    /// Makes the lease of a worker run anew; `false` if it was lost.
+    /// Renews the worker's lease; `false` if it has expired.
     ///
     /// # Errors
     ///
