@@ -1,7 +1,11 @@
 //! The embedded engine against a redis-server on loopback.
 
 use anyhow::Context as _;
-use redstart::{Store, key::Keys, script::Script};
+use redstart::{
+    Store,
+    key::{Entity, Keys},
+    script::Script,
+};
 use redstart_engine::{
     Engine,
     server::{Server as Listener, ServerConfig},
@@ -34,6 +38,8 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let remote = Store::connect(&server.url()).await?;
     let memory = Store::connect("memory://").await?;
     single_caller(bench, &memory, &remote).await?;
+    callers(bench, &memory).await?;
+    durable(bench).await?;
     listener(bench, &server.url()).await?;
     ranks(bench, &memory).await?;
     bytes_per_key(bench, &remote).await
@@ -90,6 +96,100 @@ async fn single_caller(bench: &mut Bench, memory: &Store, remote: &Store) -> any
             theirs,
         )
         .await?;
+    Ok(())
+}
+
+/// Two threads that call beside one: the engine has one lock, so two callers must at least not disturb each other.
+async fn callers(bench: &mut Bench, memory: &Store) -> anyhow::Result<()> {
+    let entity = Keys::new("bench", "callers")?.entity("k")?;
+    for (name, floor) in [("SET", 0.6), ("token-bucket script", 0.6)] {
+        let (mut two, mut one) = (Vec::new(), Vec::new());
+        for round in 0..=10 {
+            let rate = async |threads| caller_threads(memory, &entity, name, threads).await;
+            let (a, b) = if round % 2 == 0 {
+                let a = rate(2).await?;
+                (a, rate(1).await?)
+            } else {
+                let b = rate(1).await?;
+                (rate(2).await?, b)
+            };
+            if round > 0 {
+                two.push(a);
+                one.push(b);
+            }
+        }
+        let row = format!("{name}, two caller threads (in process)");
+        bench.rounds_of(&row, "one caller thread", floor, two, one);
+    }
+    Ok(())
+}
+
+/// Calls per second of all threads together. Each has a runtime of its own, as programs that pin their work have.
+async fn caller_threads(
+    store: &Store,
+    entity: &Entity,
+    name: &'static str,
+    threads: usize,
+) -> anyhow::Result<f64> {
+    const CALLS: u32 = 50_000;
+    let started = std::time::Instant::now();
+    let running: Vec<_> = (0..threads)
+        .map(|_| {
+            let (store, entity) = (store.clone(), entity.clone());
+            tokio::task::spawn_blocking(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                runtime.block_on(async {
+                    for _ in 0..CALLS {
+                        if name == "SET" {
+                            let mut set = redis::cmd("SET");
+                            set.arg(entity.key()).arg("value");
+                            store.query::<()>(&set).await?;
+                        } else {
+                            BUCKET.on(&entity).part("bucket").run::<i64>(&store).await?;
+                        }
+                    }
+                    anyhow::Ok(())
+                })
+            })
+        })
+        .collect();
+    for thread in running {
+        thread.await??;
+    }
+    Ok(f64::from(CALLS) * threads as f64 / started.elapsed().as_secs_f64())
+}
+
+/// Writes that are on the disk when they are answered: `file://` in this process beside a server that syncs each write.
+async fn durable(bench: &mut Bench) -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis)
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start()
+        .await?;
+    bench.watch(&server);
+    let dir = server.dir().join("engine");
+    std::fs::create_dir_all(&dir)?;
+    let ours = Store::connect(&format!("file://{}?fsync=always", dir.display())).await?;
+    let theirs = Store::connect(&server.url()).await?;
+    let set = |store: &Store| {
+        let store = store.clone();
+        move |task: usize| {
+            let store = store.clone();
+            async move {
+                let mut set = redis::cmd("SET");
+                set.arg(format!("durable:{task}")).arg("value");
+                Ok(store.query::<()>(&set).await?)
+            }
+        }
+    };
+    for (tasks, floor) in [(1, 0.5), (50, 0.5)] {
+        let name = format!("SET with fsync=always, {tasks} tasks (in process)");
+        let (ours, theirs) = (set(&ours), set(&theirs));
+        let peer = "redis-server, appendfsync always";
+        bench.rate(&name, peer, floor, tasks, ours, theirs).await?;
+    }
     Ok(())
 }
 

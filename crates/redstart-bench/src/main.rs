@@ -5,10 +5,12 @@
 //! peer.rs      the connection under a peer that is written by hand
 //! report.rs    the rows as a table, and as a page with a chart
 //! store.rs     the cost of the seam
+//! client.rs    other clients, TLS and a Cluster
 //! engine.rs    the embedded engine against a server on loopback
 //! limiting.rs  the token bucket against the script that people copy
 //! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
 //! caching.rs   caches beside bare moka, GET and XADD
+//! database.rs  write-behind to SQLite beside a batching writer
 //! messaging.rs the job queue and sessions beside bare loops and other queues
 //! data.rs      leaderboards, filters
 //! serve.rs     a check over HTTP and gRPC against the library
@@ -24,7 +26,9 @@ use std::{future::Future, pin::Pin};
 use clap::Parser;
 
 mod caching;
+mod client;
 mod data;
+mod database;
 mod engine;
 mod goal;
 mod limiting;
@@ -42,10 +46,12 @@ type Run = for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = anyhow::Resu
 
 const FAMILIES: &[(&str, Run)] = &[
     ("store", |bench| Box::pin(store::run(bench))),
+    ("client", |bench| Box::pin(client::run(bench))),
     ("engine", |bench| Box::pin(engine::run(bench))),
     ("limiting", |bench| Box::pin(limiting::run(bench))),
     ("locking", |bench| Box::pin(locking::run(bench))),
     ("caching", |bench| Box::pin(caching::run(bench))),
+    ("database", |bench| Box::pin(database::run(bench))),
     ("messaging", |bench| Box::pin(messaging::run(bench))),
     ("data", |bench| Box::pin(data::run(bench))),
     ("serve", |bench| Box::pin(serve::run(bench))),
