@@ -18,6 +18,9 @@ use crate::{
 /// let limit = JobLimit::concurrency(2).rate(100, Duration::from_secs(60)).burst(10);
 /// # let _ = limit;
 /// ```
+///
+/// Running jobs are counted in the queue's own keys. If a Cluster node fails without a replica while the slot of the queue moves, only
+/// some of these keys survive: a limit may then count jobs that are lost, and hold back the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a limit is given to a queue's builder"]
 pub struct JobLimit {
