@@ -1,7 +1,7 @@
 //! The policy layer: one layer around a client.
 
 use std::{
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redstart::resilience::{CallPolicy, PolicyError, RetryPlan};
+use redstart::resilience::{Breaker, CallPolicy, CallWindow, PolicyError, RetryPlan};
 use redstart_tower::PolicyLayer;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -93,4 +93,64 @@ async fn a_service_that_is_never_ready_times_out() {
         .build();
     let client = PolicyLayer::new(policy).layer(Busy);
     assert_eq!(client.oneshot(()).await, Err(PolicyError::TimedOut));
+}
+
+#[tokio::test]
+async fn one_layer_has_breaker_bulkhead_retry_and_hedge() -> Result<(), redstart::Error> {
+    let store = redstart::Store::connect("memory://").await?;
+    let breaker = Breaker::builder(&store, "shop", "payments")
+        .window(CallWindow::Count(10))
+        .min_calls(4)
+        .open()
+        .await?;
+    let plan = RetryPlan::attempts(NonZeroU32::new(2).expect("not zero"))
+        .backoff(Duration::from_millis(1), Duration::from_millis(1));
+    let policy = CallPolicy::builder()
+        .retry(plan.budget(1.0))
+        .bulkhead(NonZeroUsize::new(1).expect("not zero"), Duration::ZERO)
+        .hedge(Duration::from_millis(5))
+        .breaker(breaker)
+        .build();
+    let calls = Arc::new(AtomicU32::new(0));
+    let seen = calls.clone();
+    // The first of two calls of "slow" hangs, "no" fails at once.
+    let service = service_fn(move |request: &'static str| {
+        let n = seen.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match request {
+                "slow" if n == 0 => std::future::pending().await,
+                "no" => Err("no"),
+                _ => Ok(n),
+            }
+        }
+    });
+    let client = PolicyLayer::new(policy).layer(service);
+
+    // The hedge answers for the call that hangs; nobody else has a place meanwhile.
+    let (first, second) = tokio::join!(client.clone().oneshot("slow"), async {
+        tokio::task::yield_now().await;
+        client.clone().oneshot("yes").await
+    });
+    assert_eq!(first, Ok(1));
+    assert_eq!(second, Err(PolicyError::Full));
+
+    // Failures are repeated until the circuit opens, and then nothing is called.
+    let mut opened = false;
+    for _ in 0..20 {
+        match client.clone().oneshot("no").await {
+            Err(PolicyError::Open { retry_after }) => {
+                assert!(!retry_after.is_zero());
+                opened = true;
+                break;
+            }
+            Err(PolicyError::Failed("no")) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(opened, "the circuit stays closed");
+    let before = calls.load(Ordering::Relaxed);
+    let refused = client.oneshot("yes").await;
+    assert!(matches!(refused, Err(PolicyError::Open { .. })), "{refused:?}");
+    assert_eq!(calls.load(Ordering::Relaxed), before, "it was called");
+    Ok(())
 }

@@ -3,7 +3,7 @@
 //! After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other
 //! order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule
 //! looks for repeated SETs of one key that no reader had asked for since the last one, where the name is that of a cache or
-//! a reader had filled it with a TTL.
+//! a reader had filled it with a TTL. Whether the cache is written before the database commits cannot be seen on the server.
 
 use crate::pattern::Role;
 use crate::{
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Pattern,
     stage: Stage::Observed,
     severity: Severity::Medium,
-    about: "After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule looks for repeated SETs of one key that no reader had asked for since the last one, where the name is that of a cache or a reader had filled it with a TTL.",
+    about: "After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule looks for repeated SETs of one key that no reader had asked for since the last one, where the name is that of a cache or a reader had filled it with a TTL. Whether a cache is written before its database commits cannot be seen on the server, and no rule reports it.",
     timeline: &[
         "writer 1 commits price 10",
         "writer 2 commits price 12",

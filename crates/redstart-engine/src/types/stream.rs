@@ -72,16 +72,16 @@ impl Stream {
 
     /// About how many bytes are held on the heap.
     pub(crate) fn heap_size(&self) -> usize {
-        // Judged by the first and the last node, most others being full.
-        let ends = [self.nodes.first_key_value(), self.nodes.last_key_value()];
-        let node = ends
-            .into_iter()
-            .flatten()
-            .map(|(_, node)| {
-                size_of::<(Id, Node)>() + node.data.capacity() + 24 * node.fields.len()
-            })
-            .max();
-        let nodes = node.unwrap_or(0) * self.nodes.len();
+        let bytes = |node: &Node| {
+            size_of::<(Id, Node)>() + node.data.capacity() + 24 * node.fields.len()
+        };
+        // The last node is being filled and may have room for twice of what it has. The others are full and have none to spare,
+        // unless entries were deleted from them; they are judged by the first one and by the one before the last.
+        let mut backwards = self.nodes.values().rev();
+        let last = backwards.next().map_or(0, bytes);
+        let full = [self.nodes.values().next(), backwards.next()];
+        let full = full.into_iter().flatten().map(bytes).max().unwrap_or(0);
+        let nodes = last + full * self.nodes.len().saturating_sub(1);
         let groups: usize = self
             .groups
             .values()
@@ -344,6 +344,23 @@ mod tests {
             true
         });
         ids
+    }
+
+    /// However full the node is that is being filled.
+    #[test]
+    fn the_bytes_of_an_entry_do_not_depend_on_how_many_there_are() {
+        let mut stream = Stream::default();
+        let pairs = [
+            Bytes::from_static(b"d"),
+            Bytes::copy_from_slice(&[7; 100]),
+        ];
+        for n in 1..=2000 {
+            stream.append(id(1_700_000_000_000 + n, 0), &pairs, 100);
+            if n >= 1000 {
+                let each = stream.heap_size() as f64 / n as f64;
+                assert!((105.0..125.0).contains(&each), "{each} bytes each of {n}");
+            }
+        }
     }
 
     #[test]
