@@ -5,7 +5,7 @@ call('HSET', 'details', job_id(1) .. 'n', 100)
 for i = 0, 99 do call('HSET', 'details', job_id(1) .. 'l' .. i, 'line') end
 return queue('parked'), setting(job_id(1), 'text', 'cancel')
 
--- [queue.cron_fire] 100 runs that were missed.
+-- [queue.cron_fire] at most 1000: 100 runs that were missed, each of which is looked for first.
 call('ZADD', 'cron', 17, 'entry')
 local args = setting('entry', 17, 18)
 for i = 1, 100 do args[#args + 1] = job_body(job_id(i)) end
