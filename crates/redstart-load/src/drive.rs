@@ -377,7 +377,8 @@ async fn slice(shared: &Shared, clients: &mut JoinSet<()>) -> Vec<f64> {
             ended = clients.join_next() => if ended.is_none() { break },
             _ = ticks.tick() => {
                 let (now, progress) = (Instant::now(), shared.live.progress());
-                let done = progress.operations - progress.errors;
+                // The two are counted one after the other.
+                let done = progress.operations.saturating_sub(progress.errors).max(last);
                 if shared.end.is_none_or(|end| now <= end + every) {
                     let seconds = (now - since).as_secs_f64().max(1e-9);
                     slices.push((done - last) as f64 / seconds);

@@ -276,7 +276,7 @@ fn speed(report: &mut Report, live: &Live, driven: &Driven) {
     let progress = live.progress();
     report.operations = progress.operations;
     report.seconds = driven.took.as_secs_f64();
-    let succeeded = (progress.operations - progress.errors) as f64;
+    let succeeded = progress.operations.saturating_sub(progress.errors) as f64;
     report.ops_per_second = succeeded / report.seconds.max(1e-9);
     let some = |of: hdrhistogram::Histogram<u64>, quantile: f64| {
         (!of.is_empty()).then(|| of.value_at_quantile(quantile) as f64 / 1e3)

@@ -233,7 +233,7 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a queue that runs more than it may", QueueLimits, "queue.reserve", "if free < want then", "if false then"),
     script("a group that runs more than it may", QueueLimits, "queue.reserve", "if not has_place and limit[1] > 0 and busy >= limit[1] then return false end", ""),
     script("a unique key that holds nobody off", QueueLimits, "queue.enqueue", "  if holder then\n    holder = sub(holder, 1, 16)", "  if false then\n    holder = sub(holder, 1, 16)"),
-    script("a cancelled job that is tried again", QueueLimits, "queue.finish", "if flag(record, 16) and (ending", "if false and (ending"),
+    script("a cancelled job that is tried again", QueueLimits, "queue.finish", "if flag(record, 16) and ending", "if false and ending"),
     script("a cancelled job of a dead worker that runs again", QueueLimits, "queue.reclaim", "if flag(record, 16) then", "if false then"),
     script("a cancellation that leaves the job", QueueLimits, "queue.cancel", "local letter, now = state(record), now()", "if state(record) ~= 'x' then return 1 end local letter, now = state(record), now()"),
     script("a unique key that is kept by a job that is over", QueueLimits, "queue.finish", "if key and sub(redis.call('HGET', unique, key) or '', 1, 16) == id_of(record) then", "if false then"),

@@ -150,7 +150,10 @@ async fn one_layer_has_breaker_bulkhead_retry_and_hedge() -> Result<(), redstart
     assert!(opened, "the circuit stays closed");
     let before = calls.load(Ordering::Relaxed);
     let refused = client.oneshot("yes").await;
-    assert!(matches!(refused, Err(PolicyError::Open { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(PolicyError::Open { .. })),
+        "{refused:?}"
+    );
     assert_eq!(calls.load(Ordering::Relaxed), before, "it was called");
     Ok(())
 }

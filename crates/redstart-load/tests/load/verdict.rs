@@ -83,9 +83,9 @@ async fn a_capped_run_ends_as_soon_as_it_is_stopped() -> anyhow::Result<()> {
         let live = Arc::new(Live::new());
         let get = find("get").expect("a pattern");
         let namespace = namespace();
+        let begun = tokio::time::Instant::now();
         let run = run_on(&store, &namespace, get, &settings, &live);
         let stop = async {
-            let begun = tokio::time::Instant::now();
             let patience = Duration::from_secs(60);
             // Twenty of the calibration, and one of the load.
             while keys == 1 && live.progress().operations == 0 && begun.elapsed() < patience {
