@@ -90,8 +90,9 @@ impl ReliableListBuilder {
 ///
 /// # Promises
 ///
-/// At least once: at any moment an item is in the queue, in a consumer's list, or done. A consumer that was silent for
-/// longer than its lease may find that its item went to another: [`ListItem::done`] then returns [`Settled::Lost`].
+/// At least once: at any moment an item is in the queue, in a consumer's list, or done. A consumer takes an item only under
+/// a lease that the server confirmed. One that is silent for longer than its lease after that may find that its item went to
+/// another: [`ListItem::done`] then returns [`Settled::Lost`].
 ///
 /// # Limits
 ///
@@ -209,7 +210,8 @@ impl ReliableList {
         let name = token();
         let registered = self.0.store.clock().now();
         // Registered before the first take, so that whatever it takes can be found.
-        self.renew(&name).await?;
+        let silent = self.register(&name).await?;
+        self.put_back(silent).await?;
         // And again on each new connection: a server that lost its data has lost the consumer too.
         let connection = self.0.store.dedicated(self.0.entity.key());
         let connection = connection.greet(self.renewal(&name).into_command());
@@ -221,8 +223,9 @@ impl ReliableList {
             list: self.clone(),
             held: Mutex::default(),
             doubt: Mutex::default(),
+            renewed: Mutex::new(registered),
         });
-        let heartbeat = crate::task::spawn(heartbeat(taking.clone(), name.clone(), registered));
+        let heartbeat = crate::task::spawn(heartbeat(taking.clone(), registered));
         Ok(ListConsumer {
             taking,
             name,
@@ -231,10 +234,13 @@ impl ReliableList {
         })
     }
 
-    /// Renews a consumer's lease and puts back what silent ones took.
-    async fn renew(&self, name: &str) -> Result<()> {
-        let renewal = self.renewal(name).idempotent();
-        let silent: Vec<String> = renewal.run(&self.0.store).await?;
+    /// Registers a consumer or renews its lease. Returns the consumers to look at, because they are silent.
+    async fn register(&self, name: &str) -> Result<Vec<String>> {
+        self.renewal(name).idempotent().run(&self.0.store).await
+    }
+
+    /// Puts back what silent consumers took.
+    async fn put_back(&self, silent: Vec<String>) -> Result<()> {
         for other in silent {
             let reaped = self.reap(&other, Leaves::No).await?;
             if reaped > 0 {
@@ -288,12 +294,12 @@ enum Leaves {
 }
 
 /// Renews a consumer's lease, and looks for items that it took without knowing.
-async fn heartbeat(taking: Arc<Taking>, name: String, mut renewed: Instant) {
+async fn heartbeat(taking: Arc<Taking>, mut begun: Instant) {
     let clock = taking.list.0.store.clock();
     loop {
-        clock.sleep_until(renewed + taking.list.0.lease / 3).await;
-        renewed = clock.now();
-        if let Err(error) = taking.list.renew(&name).await {
+        clock.sleep_until(begun + taking.list.0.lease / 3).await;
+        begun = clock.now();
+        if let Err(error) = taking.renew().await {
             tracing::debug!(%error, "a consumer's lease could not be renewed");
             if crate::mend::is_missing("a heartbeat goes on after an error") {
                 return;
@@ -330,6 +336,8 @@ struct Taking {
     /// The items that the application has.
     held: Mutex<Vec<Arc<[u8]>>>,
     doubt: Mutex<Doubt>,
+    /// When the last renewal that the server confirmed was sent: the lease lasts at least that long from then on.
+    renewed: Mutex<Instant>,
 }
 
 /// Whether items may have been taken without the application getting them.
@@ -345,6 +353,30 @@ struct Doubt {
 }
 
 impl Taking {
+    /// Renews the lease, and puts back what silent consumers took.
+    async fn renew(&self) -> Result<()> {
+        let sent = self.list.0.store.clock().now();
+        let silent = self.list.register(&self.name).await?;
+        {
+            let mut renewed = self.renewed.lock();
+            *renewed = sent.max(*renewed);
+        }
+        self.list.put_back(silent).await
+    }
+
+    /// Renews the lease if it may end within `wait`. An item that is taken without a lease goes to others at once, who look for what
+    /// silent consumers took.
+    async fn hold_lease_for(&self, wait: Duration) -> Result<()> {
+        let Inner { store, lease, .. } = &*self.list.0;
+        let until = *self.renewed.lock() + *lease;
+        if store.clock().now() + wait < until
+            || crate::mend::is_missing("a take without a lease renews it first")
+        {
+            return Ok(());
+        }
+        self.renew().await
+    }
+
     /// Puts back what was taken by a call that was cancelled or failed, and items that were dropped. Only while no take
     /// is under way.
     async fn give_back_unknown(&self) -> Result<()> {
@@ -387,6 +419,7 @@ impl Taking {
             .arg(block_seconds(wait));
         let mut connection = self.connection.lock().await;
         self.give_back_unknown().await?;
+        self.hold_lease_for(wait).await?;
         let mut pending = Pending(Some(self));
         let payload: Option<Vec<u8>> = connection.query(&take, wait).await?;
         let item = payload.map(|payload| {

@@ -332,3 +332,20 @@ async fn an_item_dropped_while_another_is_put_back_comes_back_too() -> Result<()
     );
     Ok(())
 }
+
+/// Its background task did not come to renew the lease.
+#[tokio::test]
+async fn a_consumer_whose_lease_may_have_ended_renews_it_before_it_takes() -> Result<()> {
+    let store = Store::connect("memory://?cluster_strict=1").await?;
+    let lease = Duration::from_secs(30);
+    let list = ReliableList::builder(&store, "shop", "orders").lease(lease).build()?;
+    let mut first = list.consumer().await?;
+    list.push("1").await?;
+    store.advance(2 * lease)?;
+    let item = first.take(LONG).await?.unwrap();
+    // It looks for what silent consumers took.
+    let mut second = list.consumer().await?;
+    assert!(second.take(Duration::from_millis(1)).await?.is_none());
+    assert_eq!(item.done().await?, Settled::Done);
+    Ok(())
+}
