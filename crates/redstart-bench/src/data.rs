@@ -20,7 +20,7 @@ use crate::measure::Bench;
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8",
         server.info("redis_version").await?
