@@ -97,7 +97,7 @@ struct Inner {
 ///
 /// let store = Store::connect("memory://").await?;
 /// let stock = Stock::builder(&store, "shop", "spring").per_user(2).build()?;
-/// stock.prewarm("console", 3, Duration::from_secs(3600)).await?;
+/// let _ = stock.prewarm("console", 3, Duration::from_secs(3600)).await?;
 ///
 /// let request = Request::new("console", "ann", "req-1");
 /// let hold = Duration::from_secs(300);
