@@ -17,7 +17,7 @@ async fn main() -> anyhow::Result<()> {
         .build()?;
     // A new sale for each run.
     let sku = format!("console-{:x}", rand::random::<u32>());
-    stock.prewarm(&sku, 20, Duration::from_secs(3600)).await?;
+    let _ = stock.prewarm(&sku, 20, Duration::from_secs(3600)).await?;
 
     let mut buyers = tokio::task::JoinSet::new();
     for n in 0..60 {

@@ -46,7 +46,7 @@ fn product(id: u64) -> Product {
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8, moka 0.12",
         server.info("redis_version").await?

@@ -21,7 +21,7 @@ const VALUE: &str = "a value of some thirty-two bytes";
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     let version = server.info("redis_version").await?;
     bench.note(&format!(
         "redis-server {version}, fred 10.1, rustis 0.27, redis-rs 1.8, {TASKS} tasks"
@@ -129,7 +129,7 @@ async fn plain(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Res
 /// Both over rustls, with the same authority.
 async fn tls(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).tls().start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     let Some(authority) = server.authority() else {
         anyhow::bail!("a server with TLS has an authority");
     };
@@ -192,9 +192,8 @@ async fn cluster(bench: &mut Bench) -> anyhow::Result<()> {
         .replicas(0)
         .start()
         .await?;
-    for node in cluster.nodes() {
-        bench.watch(node);
-    }
+    let nodes = cluster.nodes().iter();
+    let _watched: Vec<_> = nodes.map(|node| bench.watch(node)).collect();
     let store = Store::connect(&cluster.url()).await?;
     fill(&store).await?;
     let client = redis::cluster::ClusterClientBuilder::new(cluster.node_urls())

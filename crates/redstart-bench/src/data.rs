@@ -20,7 +20,7 @@ use crate::measure::Bench;
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8",
         server.info("redis_version").await?
@@ -420,7 +420,7 @@ async fn graph(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Res
 
 /// The key of an account's followers, found by following once.
 async fn store_key(store: &Store, graph: &Graph, star: &str) -> anyhow::Result<String> {
-    graph.follow("fan-0", star).await?;
+    let _ = graph.follow("fan-0", star).await?;
     let mut keys = store
         .scan(&format!("bench:graph:*:followers:{star}"))
         .await?;

@@ -30,7 +30,7 @@ static BUCKET: Script = Script::new(
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     bench.note(&format!(
         "redis-server {}",
         server.info("redis_version").await?
@@ -168,7 +168,7 @@ async fn durable(bench: &mut Bench) -> anyhow::Result<()> {
         .config("appendfsync", "always")
         .start()
         .await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     let dir = server.dir().join("engine");
     std::fs::create_dir_all(&dir)?;
     let ours = Store::connect(&format!("file://{}?fsync=always", dir.display())).await?;

@@ -118,7 +118,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8, {TASKS} tasks on one connection, one subject each",
         server.info("redis_version").await?

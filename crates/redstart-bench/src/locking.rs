@@ -47,7 +47,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         uncontended(bench, &server, kind).await?;
     }
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     contended(bench, &server).await?;
     hand_over(bench, &server).await
 }

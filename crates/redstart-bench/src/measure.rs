@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -21,7 +21,7 @@ pub(crate) struct Bench {
     rows: Vec<Row>,
     notes: Vec<String>,
     /// The processes whose CPU time counts as the server's.
-    servers: Vec<u32>,
+    servers: Servers,
 }
 
 /// What the two figures of a row are.
@@ -86,6 +86,29 @@ impl Row {
     }
 }
 
+/// The processes of servers; clones are the same list.
+#[derive(Clone, Default)]
+struct Servers(Arc<Mutex<Vec<u32>>>);
+
+impl Servers {
+    fn list(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A server whose CPU time counts. Declared after its server, it is dropped before it.
+#[must_use = "the server counts for as long as this is kept"]
+pub(crate) struct Watched {
+    pid: Option<u32>,
+    servers: Servers,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.servers.list().retain(|pid| Some(*pid) != self.pid);
+    }
+}
+
 /// What one contestant did in one measurement.
 #[derive(Clone, Copy)]
 struct Drive {
@@ -104,18 +127,23 @@ impl Bench {
             calibrate: false,
             rows: Vec::new(),
             notes: Vec::new(),
-            servers: Vec::new(),
+            servers: Servers::default(),
         }
     }
 
-    /// Counts the CPU time of this server from now on.
-    pub(crate) fn watch(&mut self, server: &redstart_testkit::Server) {
-        self.servers.extend(server.pid());
+    /// Counts the CPU time of this server until the guard is dropped, which must be before the server is.
+    pub(crate) fn watch(&self, server: &redstart_testkit::Server) -> Watched {
+        let pid = server.pid();
+        self.servers.list().extend(pid);
+        Watched {
+            pid,
+            servers: self.servers.clone(),
+        }
     }
 
     pub(crate) fn family(&mut self, name: &str) {
         self.family = name.to_owned();
-        self.servers.clear();
+        self.servers.list().clear();
         self.calibrate = true;
         if !self.json {
             eprintln!("{name} …");
@@ -305,9 +333,9 @@ impl Bench {
         F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output = anyhow::Result<()>> + Send,
     {
-        let before = servers_micros(&self.servers)?;
+        let before = servers_micros(&self.servers.list())?;
         let (rate, done, client) = drive(length, tasks, work).await?;
-        let server = (servers_micros(&self.servers)? - before) / done;
+        let server = (servers_micros(&self.servers.list())? - before) / done;
         let cpu = Cpu { client, server };
         Ok(Drive { rate, cpu })
     }

@@ -52,7 +52,7 @@ impl Job for Noop {
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8, bullmq-official 1.4, apalis-redis 1.0",
         server.info("redis_version").await?

@@ -42,7 +42,7 @@ limiter = "api"
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
     let service = Service::new(&store, Config::parse(CONFIG)?)?;
     let listener = service.bind("127.0.0.1:0".parse()?).await?;

@@ -13,7 +13,7 @@ static READ: Script = Script::new("bench.read", SOURCE);
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    bench.watch(&server);
+    let _watched = bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8",
         server.info("redis_version").await?

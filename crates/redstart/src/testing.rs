@@ -11,7 +11,7 @@
 //! let store = Store::builder("memory://").deadline(Duration::from_millis(50)).connect().await?;
 //! let faults = Faults::of(&store)?;
 //! let stock = Stock::builder(&store, "shop", "spring").build()?;
-//! stock.prewarm("console", 1, Duration::from_secs(3600)).await?;
+//! let _ = stock.prewarm("console", 1, Duration::from_secs(3600)).await?;
 //! let request = Request::new("console", "ann", "req-1");
 //! let hold = Duration::from_secs(60);
 //!

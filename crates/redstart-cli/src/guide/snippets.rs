@@ -263,7 +263,7 @@ async fn circuit_breaker(store: Store) -> Result<()> {
 async fn stock(store: Store) -> Result<()> {
     // <stock>
     let stock = Stock::builder(&store, "shop", "spring").per_user(2).build()?;
-    stock.prewarm("console", 1000, Duration::from_secs(3600)).await?;
+    let _ = stock.prewarm("console", 1000, Duration::from_secs(3600)).await?;
     let request = Request::new("console", "ann", "req-1");
     if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300)).await? {
         stock.confirm(&request).await?;
@@ -485,7 +485,7 @@ async fn places(store: Store) -> Result<()> {
 async fn graph(store: Store) -> Result<()> {
     // <graph>
     let graph = Graph::new(&store, "app", "people")?;
-    graph.follow("ann", "bob").await?;
+    let _ = graph.follow("ann", "bob").await?;
     let page = graph.followers("bob", None, 50).await?;
     let ideas = graph.suggestions("ann", 10).await?;
     // </graph>

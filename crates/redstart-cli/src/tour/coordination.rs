@@ -95,7 +95,7 @@ async fn stock(stage: &mut Stage) -> anyhow::Result<()> {
         early == Reserve::NotWarmed,
         "missing stock is not zero stock",
     )?;
-    stock
+    let _ = stock
         .prewarm("console", 50, Duration::from_secs(600))
         .await?;
     let again = stock

@@ -182,9 +182,9 @@ pub(super) async fn stock(call: Call) -> Result<Reply, Problem> {
             div.tiles { (tile("Free", report.free, "")) (tile("Held", report.held, "by orders")) (tile("Sold", report.sold, "")) (tile("Total", report.total(), "free + held + sold")) }
             (shares("Stock", &[("sold", report.sold), ("held", report.held), ("free", report.free)]))
             @match report.put_on_sale {
-                Some(units) if report.is_conserved() => { p { span.tag.good { "conserved" } " " (units) " units were put on sale, and as many are free, held or sold." } }
+                Some(units) if report.is_conserved() == Some(true) => { p { span.tag.good { "conserved" } " " (units) " units were put on sale, and as many are free, held or sold." } }
                 Some(units) => { p.note.bad { (units) " units were put on sale, and " (report.total()) " are free, held or sold: somebody has changed the keys of this sale by hand, or a part of them was lost." } }
-                None => { p.muted { "How many units were put on sale is not known: an earlier version opened this sale." } }
+                None => { p.muted { "How many units were put on sale is not known: a part of this sale was lost and put on sale again, or an earlier version opened it." } }
             }
         },
     };

@@ -671,7 +671,7 @@ async fn a_sale_that_lost_units_and_the_age_of_jobs_are_shown() -> Result<()> {
     let mut client = served.client();
     let hour = std::time::Duration::from_secs(3600);
     let stock = Stock::builder(&store, "n", "sale").build()?;
-    stock.prewarm("lamp", 5, hour).await?;
+    let _ = stock.prewarm("lamp", 5, hour).await?;
     let _ = stock.restock("lamp", 2, "truck-1").await?;
     let path = "/stock?namespace=n&name=sale&item=lamp";
     let page = html(&mut client, path).await?;

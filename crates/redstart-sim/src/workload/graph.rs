@@ -365,7 +365,7 @@ impl Workload for Following {
         let (a, b) = (format!("works{}", client.index), "everybody".to_owned());
         Box::pin(async move {
             let failed = |error: Error| error.to_string();
-            graph.follow(&a, &b).await.map_err(failed)?;
+            let _ = graph.follow(&a, &b).await.map_err(failed)?;
             match graph.is_following(&a, &b).await.map_err(failed)? {
                 true => Ok(()),
                 false => Err("a follow is not there".to_owned()),

@@ -375,7 +375,7 @@ impl Workload for Selling {
         let stock = self.stock(store);
         Box::pin(async move {
             let failed = |error: redstart::Error| error.to_string();
-            stock.prewarm("works", 1, HOUR).await.map_err(failed)?;
+            let _ = stock.prewarm("works", 1, HOUR).await.map_err(failed)?;
             match stock.report("works").await.map_err(failed)? {
                 Some(report) if report.free == 1 => Ok(()),
                 other => Err(format!("another sale has {other:?}")),

@@ -131,7 +131,9 @@ pub enum CacheUpdate {
 ///
 /// Cache and database are not one transaction: a reader may see the old value until the write is settled.
 /// A commit that takes longer than half of its fence is in doubt; so is one whose future was dropped. Then the cached
-/// value is removed and the fence is left to expire.
+/// value is removed and the fence is left to expire. The time is counted by this process. Where its clock stands still while the
+/// machine is suspended, as on Linux, a commit that goes on afterwards is not noticed as late: its fence may have ended, and a
+/// reader may have filled the old value meanwhile, until the write is settled.
 ///
 /// # Keys
 ///
@@ -203,7 +205,8 @@ where
         observe::operation("cache.write", &namespace, async {
             let fence = self.fence(key).await?;
             // Counted from before the fence was asked for: its reply may have come late, or the process may have stood still.
-            let left = (self.lasts / 2).saturating_sub(fence.taken.elapsed());
+            let clock = self.cache.inner.store.clock();
+            let left = (self.lasts / 2).saturating_sub(fence.elapsed());
             if left.is_zero() {
                 fence.abandon().await;
                 return Err(Error::timeout(format!(
@@ -211,14 +214,19 @@ where
                     self.lasts / 2
                 )));
             }
-            match tokio::time::timeout(left, commit).await {
-                Ok(Ok(written)) => fence.settle(written).await,
-                Ok(Err(error)) => {
+            let commit = tokio::select! {
+                biased;
+                committed = commit => Some(committed),
+                () = clock.sleep(left) => None,
+            };
+            match commit {
+                Some(Ok(written)) => fence.settle(written).await,
+                Some(Err(error)) => {
                     fence.abandon().await;
                     Err(Error::user("the commit failed", error))
                 }
                 // Dropping the fence states the doubt.
-                Err(_) => Err(Error::timeout(format!(
+                None => Err(Error::timeout(format!(
                     "the commit took longer than {:?}, half of its fence",
                     self.lasts / 2
                 ))
@@ -242,7 +250,7 @@ where
         let name = key.name();
         let entity = inner.keys.entity(&name)?;
         let token = token();
-        let taken = Instant::now();
+        let taken = inner.store.clock().now();
         // Before the commit, as a loader's is before its load.
         let snapshot = inner.tags.snapshot(&inner.store).await?;
         FENCE
@@ -304,6 +312,12 @@ where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
     C: Codec,
 {
+    /// How long ago the fence was asked for, by the clock that its end follows too.
+    fn elapsed(&self) -> Duration {
+        let now = self.inner.store.clock().now();
+        now.saturating_duration_since(self.taken)
+    }
+
     /// After the commit: brings the cache up to date and lifts the fence.
     ///
     /// # Errors
@@ -319,12 +333,9 @@ where
             return Ok(self.end(End::Remove).await);
         };
         let notes = super::cache::notes(written.tags, version);
-        let sealed = self.inner.seal(
-            value.as_ref(),
-            &notes,
-            Some(&self.snapshot),
-            self.taken.elapsed(),
-        );
+        let sealed = self
+            .inner
+            .seal(value.as_ref(), &notes, Some(&self.snapshot), self.elapsed());
         let sealed = match sealed {
             Ok(Some(sealed)) => sealed,
             Ok(None) => return Ok(self.end(End::Remove).await),

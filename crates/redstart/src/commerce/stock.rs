@@ -97,7 +97,7 @@ struct Inner {
 ///
 /// let store = Store::connect("memory://").await?;
 /// let stock = Stock::builder(&store, "shop", "spring").per_user(2).build()?;
-/// stock.prewarm("console", 3, Duration::from_secs(3600)).await?;
+/// let _ = stock.prewarm("console", 3, Duration::from_secs(3600)).await?;
 ///
 /// let request = Request::new("console", "ann", "req-1");
 /// let hold = Duration::from_secs(300);
@@ -143,7 +143,11 @@ struct Inner {
 /// expirations and its consumer groups are kept for one day after the sale.
 ///
 /// A shard that the server lost (evicted, or restarted empty) is made again by a prewarm with its whole share, also of units
-/// that were sold or lent before, and without what was restocked: restock that under another id. Do not let the server evict these keys. A failover that loses the last writes loses the
+/// that were sold or lent before, and without what was restocked: restock that under another id. From then on it is not known
+/// [how many units were put on sale](StockReport::put_on_sale). Where such a loss leaves no trace, because the server lost all
+/// shards and their parts, or the process of the first prewarm died before all shards were warm, the sale counts as a new one.
+/// Do not let the server evict these keys. While versions that do not count restocks still restock, the units that were put on
+/// sale are too few. A failover that loses the last writes loses the
 /// reservations among them, and a loan of which only one of the two shards was lost may duplicate or lose its units.
 ///
 /// Each request leaves a record until the sale ends, whatever became of it, also one that was cancelled before it arrived. A
@@ -171,7 +175,7 @@ struct Inner {
 ///
 /// # Round trips
 ///
-/// One script for each call. A prewarm takes two round trips, and three with shards. The first reservation of a handle in
+/// One script for each call. A prewarm takes two round trips; with shards three, and four when it opens the sale. The first reservation of a handle in
 /// another sale of a SKU than its last one takes one more. A reservation whose own shard is empty asks all
 /// shards at once, so that "sold out" takes two, or one within the sold-out memory; borrowing takes three more. Each script
 /// does a bounded amount of work: at most 64 holds that are over are ended in one call, and a report repeats its call until

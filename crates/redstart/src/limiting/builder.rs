@@ -106,8 +106,9 @@ impl LimiterBuilder {
     /// take that do not may be exceeded by that tenth. Units of a block that another process needs are refused to it until
     /// they have come back. A [refund](Limiter::refund) of what came out of a block gives nothing back.
     ///
-    /// Of the callers of a hot subject, one at a time asks the store. The others wait for its block, or share its refusal, but
-    /// no longer than the deadline of the store, nor than an [`acquire`](Limiter::acquire) may wait.
+    /// Of the callers of a hot subject, one at a time asks the store. The others wait for its block, or share its refusal
+    /// ([`DecidedBy::DenyCache`](super::DecidedBy::DenyCache)), but no longer than half of the deadline of the store, nor than an
+    /// [`acquire`](Limiter::acquire) may wait. Then they ask for themselves, unless the store refused the last one that asked.
     ///
     /// For one limit, by token bucket or fixed window. Decisions are [`DecidedBy::Lease`](super::DecidedBy::Lease).
     pub fn lease_blocks(mut self, units: u64) -> Self {

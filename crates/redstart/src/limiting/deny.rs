@@ -17,9 +17,24 @@ const WAYS: usize = 8;
 /// same bounded work per refusal at any size.
 #[derive(Debug)]
 pub(super) struct DenyCache {
-    sets: Box<[Mutex<Vec<Denied>>]>,
+    sets: Box<[Mutex<Set>]>,
     ways: usize,
     hasher: foldhash::fast::RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Set {
+    denied: Vec<Denied>,
+    /// How often a subject of this set was forgotten.
+    forgotten: u64,
+}
+
+/// The moment before the store is asked about a subject.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) at: Instant,
+    /// An answer from before a subject was forgotten is not remembered.
+    pub(super) forgotten: u64,
 }
 
 #[derive(Debug)]
@@ -44,9 +59,14 @@ impl DenyCache {
         }
     }
 
-    fn set(&self, subject: &str) -> &Mutex<Vec<Denied>> {
+    fn set(&self, subject: &str) -> &Mutex<Set> {
         let hash = self.hasher.hash_one(subject) as usize;
         &self.sets[hash % self.sets.len()]
+    }
+
+    /// How often the subject, or another one of its set, was forgotten.
+    pub(super) fn forgotten(&self, subject: &str) -> u64 {
+        self.set(subject).lock().forgotten
     }
 
     /// How long the subject is still denied for, if it is.
@@ -58,9 +78,8 @@ impl DenyCache {
         now: Instant,
     ) -> Option<(Duration, Snapshot)> {
         let set = self.set(subject).lock();
-        let found = set
-            .iter()
-            .find(|denied| denied.limits == limits && *denied.subject == *subject)?;
+        let mut denied = set.denied.iter();
+        let found = denied.find(|denied| denied.limits == limits && *denied.subject == *subject)?;
         let left = found.until.checked_duration_since(now)?;
         let covered = found.costs.iter().zip(costs).all(|(was, is)| is >= was);
         (covered && !left.is_zero()).then(|| (left, found.snapshot.clone()))
@@ -71,11 +90,11 @@ impl DenyCache {
         subject: &str,
         limits: u64,
         costs: &[u64],
-        sent: Instant,
+        asked: Asked,
         now: Instant,
         snapshot: &Snapshot,
     ) {
-        let Some(until) = sent.checked_add(snapshot.retry_after) else {
+        let Some(until) = asked.at.checked_add(snapshot.retry_after) else {
             return;
         };
         if until <= now {
@@ -89,6 +108,10 @@ impl DenyCache {
             snapshot: snapshot.clone(),
         };
         let mut set = self.set(subject).lock();
+        if set.forgotten != asked.forgotten {
+            return;
+        }
+        let set = &mut set.denied;
         if let Some(known) = set
             .iter_mut()
             .find(|denied| denied.limits == limits && *denied.subject == *subject)
@@ -104,10 +127,27 @@ impl DenyCache {
         }
     }
 
-    /// After a refund, or anything else that may have made room.
-    pub(super) fn forget(&self, subject: &str) {
+    /// After a refund, or anything else that may have made room. Answers that are on their way are not remembered either.
+    fn forget(&self, subject: &str) {
         let mut set = self.set(subject).lock();
-        set.retain(|denied| *denied.subject != *subject);
+        set.forgotten = set.forgotten.wrapping_add(1);
+        set.denied.retain(|denied| *denied.subject != *subject);
+    }
+}
+
+/// A call that may make room for a subject: what was learned before it ends is forgotten when it ends or is dropped, since
+/// nobody knows when the server carried it out.
+#[must_use = "it ends when it is dropped"]
+pub(super) struct MakesRoom<'a> {
+    pub(super) deny: Option<&'a DenyCache>,
+    pub(super) subject: &'a str,
+}
+
+impl Drop for MakesRoom<'_> {
+    fn drop(&mut self) {
+        if let Some(deny) = self.deny {
+            deny.forget(self.subject);
+        }
     }
 }
 
@@ -116,29 +156,66 @@ mod tests {
     use super::*;
     use crate::limiting::DecidedBy;
 
-    #[test]
-    fn a_flood_of_distinct_subjects_costs_bounded_work_and_memory() {
-        let refused = |seconds| Snapshot {
+    fn refused(seconds: u64) -> Snapshot {
+        Snapshot {
             name: "x".into(),
             limit: 1,
             remaining: 0,
             reset_after: Duration::ZERO,
             retry_after: Duration::from_secs(seconds),
             decided_by: DecidedBy::Store,
+        }
+    }
+
+    #[test]
+    fn a_refusal_from_before_room_was_made_is_not_remembered() {
+        let (cache, now) = (DenyCache::new(64), Instant::now());
+        let ask = || Asked {
+            at: now,
+            forgotten: cache.forgotten("s"),
         };
+        let denied = || cache.get("s", 0, &[1], now).is_some();
+        let asked = ask();
+        cache.put("s", 0, &[1], asked, now, &refused(60));
+        assert!(denied());
+        let call = MakesRoom {
+            deny: Some(&cache),
+            subject: "s",
+        };
+        let during = ask();
+        drop(call);
+        assert!(!denied());
+        // Answers that were on their way.
+        cache.put("s", 0, &[1], asked, now, &refused(60));
+        cache.put("s", 0, &[1], during, now, &refused(60));
+        assert!(!denied());
+        cache.put("s", 0, &[1], ask(), now, &refused(60));
+        assert!(denied());
+    }
+
+    #[test]
+    fn a_flood_of_distinct_subjects_costs_bounded_work_and_memory() {
         let now = Instant::now();
+        let asked = Asked {
+            at: now,
+            forgotten: 0,
+        };
         for subjects in [1, 7, 10, 4096] {
             let cache = DenyCache::new(subjects);
             for n in 0..subjects * 10 {
-                cache.put(&n.to_string(), 0, &[1], now, now, &refused(60));
+                cache.put(&n.to_string(), 0, &[1], asked, now, &refused(60));
             }
-            let sizes: Vec<usize> = cache.sets.iter().map(|set| set.lock().len()).collect();
+            let sizes: Vec<usize> = cache
+                .sets
+                .iter()
+                .map(|set| set.lock().denied.len())
+                .collect();
             assert!(sizes.iter().all(|size| *size <= WAYS), "{sizes:?}");
             assert!(sizes.iter().sum::<usize>() <= subjects, "{sizes:?}");
             // A refusal that lasts is not pushed out by a flood of short ones.
-            cache.put("long", 0, &[1], now, now, &refused(3600));
+            cache.put("long", 0, &[1], asked, now, &refused(3600));
             for n in 0..subjects * 10 {
-                cache.put(&n.to_string(), 0, &[1], now, now, &refused(60));
+                cache.put(&n.to_string(), 0, &[1], asked, now, &refused(60));
             }
             assert!(cache.get("long", 0, &[1], now).is_some());
             assert!(cache.get("long", 1, &[1], now).is_none());

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::{
     algorithm::Algorithm,
     decision::{DecidedBy, Snapshot},
+    deny::Asked,
     limit::Limit,
     quota::Quota,
 };
@@ -41,8 +42,15 @@ const SETS: usize = 512;
 pub(super) struct Leases {
     block: u64,
     keep: Duration,
-    sets: Box<[Mutex<Vec<Lease>>]>,
+    sets: Box<[Mutex<Set>]>,
     hasher: foldhash::fast::RandomState,
+}
+
+#[derive(Default)]
+struct Set {
+    leases: Vec<Lease>,
+    /// How often a subject of this set was forgotten.
+    forgotten: u64,
 }
 
 struct Lease {
@@ -85,7 +93,7 @@ struct Answered {
 const TICK: Duration = Duration::from_millis(1);
 
 impl Answered {
-    /// A refusal of a request of this cost. It is the store's own for the same cost, before the moment that it named.
+    /// A refusal of a request of this cost, which the store was not asked for.
     fn refusal(&self, cost: u64, now: Instant) -> Snapshot {
         let left = match cost < self.cost {
             // There may be room for less.
@@ -93,9 +101,7 @@ impl Answered {
             false => self.until.saturating_duration_since(now),
         };
         let mut snapshot = self.snapshot.clone();
-        if cost != self.cost || left.is_zero() {
-            snapshot.decided_by = DecidedBy::DenyCache;
-        }
+        snapshot.decided_by = DecidedBy::DenyCache;
         snapshot.retry_after = if left.is_zero() { TICK } else { left };
         snapshot
     }
@@ -112,13 +118,14 @@ impl Turn {
         self.heard.lock().times
     }
 
-    /// The store was asked at `sent` and told this.
-    pub(super) fn hear(&self, cost: u64, sent: Instant, snapshot: Snapshot) {
+    /// The store has told this. The wait is counted from now, as by the caller that asked: from before it asked, those who share
+    /// the refusal would come back too early.
+    pub(super) fn hear(&self, cost: u64, now: Instant, snapshot: Snapshot) {
         let mut heard = self.heard.lock();
         heard.times += 1;
         let answered = Answered {
             cost,
-            until: sent.checked_add(snapshot.retry_after).unwrap_or(sent),
+            until: now.checked_add(snapshot.retry_after).unwrap_or(now),
             snapshot,
         };
         if !answered.snapshot.retry_after.is_zero() {
@@ -135,12 +142,12 @@ impl Turn {
         (*at > times && cost >= refused.cost).then(|| refused.refusal(cost, now))
     }
 
-    /// What a caller is told that has waited for as long as it may, if the store told something meanwhile: it is not down, and
-    /// the caller was not asked for.
+    /// What a caller is told that has waited for as long as it may, if the store has refused meanwhile: it is not down, and the
+    /// caller was not asked for. After another answer there may be room.
     pub(super) fn too_late(&self, times: u64, cost: u64, now: Instant) -> Option<Snapshot> {
         let heard = self.heard.lock();
         let last = heard.last.as_ref().filter(|_| heard.times > times)?;
-        Some(last.refusal(cost, now))
+        (!last.snapshot.retry_after.is_zero()).then(|| last.refusal(cost, now))
     }
 }
 
@@ -191,7 +198,7 @@ impl Leases {
         Ok((leases, asked))
     }
 
-    fn set(&self, subject: &str) -> &Mutex<Vec<Lease>> {
+    fn set(&self, subject: &str) -> &Mutex<Set> {
         let hash = self.hasher.hash_one(subject) as usize;
         &self.sets[hash % self.sets.len()]
     }
@@ -199,7 +206,10 @@ impl Leases {
     /// Takes from the block that is here.
     pub(super) fn spend(&self, subject: &str, cost: u64, now: Instant) -> Option<Snapshot> {
         let mut set = self.set(subject).lock();
-        let lease = set.iter_mut().find(|lease| *lease.subject == *subject)?;
+        let lease = set
+            .leases
+            .iter_mut()
+            .find(|lease| *lease.subject == *subject)?;
         lease.wanted = lease.wanted.saturating_add(cost);
         if now >= lease.until || lease.units < cost {
             return None;
@@ -211,14 +221,27 @@ impl Leases {
     /// Whose turn it is to ask the store for this subject. `None` for one that is not known, or not hot.
     pub(super) fn turn(&self, subject: &str) -> Option<Arc<Turn>> {
         let set = self.set(subject).lock();
-        let lease = set.iter().find(|lease| *lease.subject == *subject)?;
+        let lease = set.leases.iter().find(|lease| *lease.subject == *subject)?;
         Some(lease.turn.clone())
+    }
+
+    /// A line that does not move: the one whose turn it is may never be polled again. Those who come later begin another one.
+    pub(super) fn leave_line(&self, subject: &str, turn: &Arc<Turn>) {
+        let mut set = self.set(subject).lock();
+        if let Some(lease) = set
+            .leases
+            .iter_mut()
+            .find(|lease| *lease.subject == *subject)
+            && Arc::ptr_eq(&lease.turn, turn)
+        {
+            lease.turn = Arc::default();
+        }
     }
 
     /// How many units to take for a request of this cost: as many as will be asked for while they may be spent.
     pub(super) fn units(&self, subject: &str, cost: u64, now: Instant) -> u64 {
         let set = self.set(subject).lock();
-        let Some(lease) = set.iter().find(|lease| *lease.subject == *subject) else {
+        let Some(lease) = set.leases.iter().find(|lease| *lease.subject == *subject) else {
             return cost;
         };
         let elapsed = now.saturating_duration_since(lease.since).as_nanos().max(1);
@@ -230,13 +253,13 @@ impl Leases {
             .clamp(cost, self.block.max(cost))
     }
 
-    /// Keeps what a block has beyond the request that took it. `sent` is when the store was asked.
+    /// Keeps what a block has beyond the request that took it, unless the subject was forgotten since the store was asked.
     pub(super) fn put(
         &self,
         subject: &str,
         units: u64,
         limit: &Limit,
-        sent: Instant,
+        asked: Asked,
         now: Instant,
         mut snapshot: Snapshot,
     ) {
@@ -250,10 +273,17 @@ impl Leases {
             }
             _ => self.keep,
         };
-        let until = sent.checked_add(keep).unwrap_or(sent);
+        let until = asked.at.checked_add(keep).unwrap_or(asked.at);
         snapshot.decided_by = DecidedBy::Lease;
         let mut set = self.set(subject).lock();
-        if let Some(lease) = set.iter_mut().find(|lease| *lease.subject == *subject) {
+        if set.forgotten != asked.forgotten {
+            return;
+        }
+        if let Some(lease) = set
+            .leases
+            .iter_mut()
+            .find(|lease| *lease.subject == *subject)
+        {
             lease.units = units;
             lease.until = until;
             lease.wanted = 0;
@@ -270,18 +300,46 @@ impl Leases {
             snapshot,
             turn: Arc::default(),
         };
-        if set.len() < WAYS {
-            set.push(lease);
-        } else if let Some(oldest) = set.iter_mut().min_by_key(|lease| lease.until) {
+        if set.leases.len() < WAYS {
+            set.leases.push(lease);
+        } else if let Some(oldest) = set.leases.iter_mut().min_by_key(|lease| lease.until) {
             // Its units are lost: less is admitted, never more.
             *oldest = lease;
         }
     }
 
-    /// Forgets the block of a subject.
-    pub(super) fn forget(&self, subject: &str) {
+    /// How often the subject, or another one of its set, was forgotten.
+    pub(super) fn forgotten(&self, subject: &str) -> u64 {
+        self.set(subject).lock().forgotten
+    }
+
+    /// For a call that forgets at the store what the subject has taken: its block is void now, and one that is taken while
+    /// the call runs when it ends or is dropped.
+    pub(super) fn void<'a>(&'a self, subject: &'a str) -> Void<'a> {
+        self.forget(subject);
+        Void {
+            leases: self,
+            subject,
+        }
+    }
+
+    fn forget(&self, subject: &str) {
         let mut set = self.set(subject).lock();
-        set.retain(|lease| *lease.subject != *subject);
+        set.forgotten = set.forgotten.wrapping_add(1);
+        set.leases.retain(|lease| *lease.subject != *subject);
+    }
+}
+
+/// A call that makes blocks void is under way.
+#[must_use = "it ends when it is dropped"]
+pub(super) struct Void<'a> {
+    leases: &'a Leases,
+    subject: &'a str,
+}
+
+impl Drop for Void<'_> {
+    fn drop(&mut self) {
+        self.leases.forget(self.subject);
     }
 }
 
@@ -303,37 +361,85 @@ mod tests {
     #[test]
     fn a_refusal_that_ended_on_its_way_is_shared_by_those_who_waited_for_it() {
         let limit = limit(Algorithm::TokenBucket, Quota::per_second(1000));
-        let (turn, sent) = (Turn::default(), Instant::now());
+        let (turn, heard) = (Turn::default(), Instant::now());
         let before = turn.heard();
-        let heard = sent + Duration::from_millis(50);
-        assert!(turn.refused_since(before, 5, heard).is_none());
+        let now = heard + Duration::from_millis(50);
+        assert!(turn.refused_since(before, 5, now).is_none());
         assert!(
-            turn.too_late(before, 5, heard).is_none(),
+            turn.too_late(before, 5, now).is_none(),
             "the store has said nothing"
         );
-        turn.hear(5, sent, limit.unknown(0, Duration::from_millis(2)));
+        turn.hear(5, heard, limit.unknown(0, Duration::from_millis(2)));
         for cost in [5, 6] {
-            let refusal = turn.refused_since(before, cost, heard).unwrap();
+            let refusal = turn.refused_since(before, cost, now).unwrap();
             assert_eq!(refusal.decided_by, DecidedBy::DenyCache);
             assert_eq!(refusal.retry_after, TICK);
         }
         assert!(
-            turn.refused_since(before, 4, heard).is_none(),
+            turn.refused_since(before, 4, now).is_none(),
             "there may be room for less"
         );
         assert!(
-            turn.refused_since(turn.heard(), 5, heard).is_none(),
+            turn.refused_since(turn.heard(), 5, now).is_none(),
             "it came before the caller"
         );
         // A caller that has waited for as long as it may is refused, whatever it costs: the store is there.
-        assert!(turn.too_late(before, 1, heard).is_some());
-        turn.hear(1, heard, limit.unknown(3, Duration::ZERO));
-        assert_eq!(turn.too_late(before, 1, heard).unwrap().retry_after, TICK);
+        assert!(turn.too_late(before, 1, now).is_some());
         // A block was refused: how long a smaller request has to wait was not said.
-        turn.hear(100, heard, limit.unknown(0, Duration::from_secs(9)));
-        assert_eq!(turn.too_late(before, 1, heard).unwrap().retry_after, TICK);
-        let same = turn.too_late(before, 100, heard).unwrap();
+        turn.hear(100, now, limit.unknown(0, Duration::from_secs(9)));
+        assert_eq!(turn.too_late(before, 1, now).unwrap().retry_after, TICK);
+        let same = turn.too_late(before, 100, now).unwrap();
         assert_eq!(same.retry_after, Duration::from_secs(9));
+        // The last that was heard was no refusal.
+        turn.hear(1, now, limit.unknown(3, Duration::ZERO));
+        assert!(turn.too_late(before, 1, now).is_none());
+    }
+
+    /// The one that asked begins to wait when it hears the answer, and so do those who share it.
+    #[test]
+    fn the_wait_of_a_shared_refusal_is_counted_from_when_it_was_heard() {
+        let limit = limit(Algorithm::TokenBucket, Quota::per_second(1000));
+        let (turn, heard) = (Turn::default(), Instant::now());
+        let told = Duration::from_secs(2);
+        turn.hear(5, heard, limit.unknown(0, told));
+        let at_once = turn.refused_since(0, 5, heard).unwrap();
+        assert_eq!(at_once.retry_after, told);
+        assert_eq!(
+            at_once.decided_by,
+            DecidedBy::DenyCache,
+            "the store was not asked for this request"
+        );
+        let later = turn.refused_since(0, 5, heard + Duration::from_secs(1));
+        assert_eq!(later.unwrap().retry_after, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_block_from_before_a_reset_is_not_kept() {
+        let limit = limit(Algorithm::FixedWindow, Quota::per_day(1000));
+        let (leases, _) = Leases::new(100, &limit, false).unwrap();
+        let now = Instant::now();
+        let ask = || Asked {
+            at: now,
+            forgotten: leases.forgotten("s"),
+        };
+        let put = |asked| {
+            let mut snapshot = limit.unknown(500, Duration::ZERO);
+            snapshot.reset_after = Duration::from_secs(60);
+            leases.put("s", 10, &limit, asked, now, snapshot);
+        };
+        let before = ask();
+        let reset = leases.void("s");
+        let during = ask();
+        put(during);
+        assert!(leases.spend("s", 1, now).is_some());
+        drop(reset);
+        assert!(leases.spend("s", 1, now).is_none());
+        for late in [before, during] {
+            put(late);
+            assert!(leases.spend("s", 1, now).is_none());
+        }
+        put(ask());
+        assert!(leases.spend("s", 1, now).is_some());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
     algorithm::Algorithm,
     builder::LimiterBuilder,
     decision::{DecidedBy, Decision, Grant, Snapshot, tightest},
-    deny::DenyCache,
+    deny::{Asked, DenyCache, MakesRoom},
     lease::Leases,
     limit::{Limit, Limits},
     quota::Quota,
@@ -210,7 +210,7 @@ impl Limiter {
     }
 
     /// Takes a block for the subject, hands the cost out of it and keeps the rest. One caller at a time asks; those who wait
-    /// get what it brings, or the refusal that it got.
+    /// get what it brings, or the refusal that it got. Who has waited for half of its deadline asks for itself.
     async fn check_leased(
         &self,
         leases: &Leases,
@@ -229,40 +229,41 @@ impl Limiter {
         let ends = inner.store.ends();
         let turn = leases.turn(subject);
         let before = turn.as_ref().map_or(0, |turn| turn.heard());
-        let _taken = match &turn {
+        let taken = match &turn {
             None => None,
             Some(turn) => {
-                let line_ends = patience.map_or(ends, |patience| patience.min(ends));
-                let Ok(taken) = timeout_at(line_ends, turn.take()).await else {
-                    // A line that is too long is no reason to admit anybody while the store answers.
-                    if let Some(snapshot) = turn.too_late(before, cost, clock.now()) {
-                        return Ok(self.limited(subject, &[cost], snapshot));
-                    }
-                    if line_ends < ends {
-                        return self.out_of_patience(subject, &[cost]).await;
-                    }
-                    let error = Error::timeout(
-                        "timed out waiting for another request for the same subject",
-                    );
-                    return self.without_store(subject, &[cost], error);
-                };
+                // Half of the time is left for the request's own question: who has the turn may not be polled.
+                let half = ends.saturating_duration_since(Instant::now()) / 2;
+                let line_ends = ends.checked_sub(half).unwrap_or(ends);
+                let patience = patience.filter(|patience| *patience < line_ends);
+                let taken = timeout_at(patience.unwrap_or(line_ends), turn.take()).await;
                 if let Some(snapshot) = leases.spend(subject, cost, clock.now()) {
                     return Ok(self.leased_decision(subject, cost, snapshot));
                 }
-                if let Some(snapshot) = turn.refused_since(before, cost, clock.now()) {
+                let refusal = match &taken {
+                    Ok(_) => turn.refused_since(before, cost, clock.now()),
+                    Err(_) => turn.too_late(before, cost, clock.now()),
+                };
+                if let Some(snapshot) = refusal {
                     return Ok(self.limited(subject, &[cost], snapshot));
                 }
-                Some(taken)
+                if taken.is_err() && patience.is_some() {
+                    return self.out_of_patience(subject, &[cost]).await;
+                }
+                if taken.is_err() && turn.heard() == before {
+                    leases.leave_line(subject, turn);
+                }
+                taken.ok()
             }
         };
         let ask = async |units: u64| {
             let left = ends.saturating_duration_since(Instant::now());
-            let sent = clock.now();
+            let asked = self.asks(subject);
             let answer = question(limits, &entity, &[units])
                 .run(&inner.store.within(left))
                 .await;
             let answers = answer.and_then(|value| read(limits, &[units], value));
-            (sent, answers)
+            (asked, answers)
         };
         let is_refused = |answers: &Result<Vec<Answer>>| {
             let answers = answers.as_ref();
@@ -270,23 +271,24 @@ impl Limiter {
         };
         let limit = &limits.list[0];
         // Only the one whose turn it is asks for a block.
-        let units = match &turn {
+        let units = match &taken {
             Some(_) => leases.units(subject, cost, clock.now()),
             None => cost,
         };
         let mut units = units.min(limit.rule.capacity()).max(cost);
-        let (mut sent, mut answers) = ask(units).await;
+        let forgotten = leases.forgotten(subject);
+        let (mut asked, mut answers) = ask(units).await;
         if units > cost && is_refused(&answers) {
             // The store has answered, also if the next question is not answered in time.
             if let (Some(turn), Ok(answers)) = (&turn, &answers) {
-                turn.hear(units, sent, limit.snapshot(&answers[0]));
+                turn.hear(units, clock.now(), limit.snapshot(&answers[0]));
             }
             // There may be room for the request itself.
             units = cost;
-            (sent, answers) = ask(cost).await;
+            (asked, answers) = ask(cost).await;
         }
         match (&turn, &answers) {
-            (Some(turn), Ok(answers)) => turn.hear(cost, sent, limit.snapshot(&answers[0])),
+            (Some(turn), Ok(answers)) => turn.hear(cost, clock.now(), limit.snapshot(&answers[0])),
             // The line, or the question for a block, has left it too little time.
             (Some(turn), Err(error)) if error.is_timeout() => {
                 if let Some(snapshot) = turn.too_late(before, cost, clock.now()) {
@@ -296,11 +298,14 @@ impl Limiter {
             _ => {}
         }
         // While the store is down, only the request itself is decided: a block is kept nowhere.
-        let decision = self.decide(subject, &[cost], sent, answers)?;
+        let decision = self.decide(subject, &[cost], asked, answers)?;
+        // One that went past the line leaves alone what those in line have brought since.
         if let Decision::Allowed(grant) = &decision
             && grant.decided_by() == DecidedBy::Store
+            && (taken.is_some() || turn.is_none())
         {
             let snapshot = grant.snapshot().clone();
+            let sent = Asked { forgotten, ..asked };
             leases.put(subject, units - cost, limit, sent, clock.now(), snapshot);
         }
         Ok(decision)
@@ -460,12 +465,12 @@ impl Limiter {
             if let Some(max) = limits.never(costs) {
                 return Ok(self.refused(subject, costs, Decision::Never { max }));
             }
-            let sent = inner.clock.now();
+            let asked = self.asks(subject);
             let answers = match question(limits, &entity, costs).run(&inner.store).await {
                 Ok(value) => read(limits, costs, value),
                 Err(error) => Err(error),
             };
-            self.decide(subject, costs, sent, answers)
+            self.decide(subject, costs, asked, answers)
         })
         .await
     }
@@ -489,12 +494,21 @@ impl Limiter {
         Some(self.refused(subject, costs, refusal))
     }
 
+    /// To be called before the store is asked about a subject.
+    pub(super) fn asks(&self, subject: &str) -> Asked {
+        let deny = self.inner.deny.as_ref();
+        Asked {
+            forgotten: deny.map_or(0, |deny| deny.forgotten(subject)),
+            at: self.inner.clock.now(),
+        }
+    }
+
     /// Turns what the store said, or that it did not, into a decision.
     pub(super) fn decide(
         &self,
         subject: &str,
         costs: &[u64],
-        sent: Instant,
+        asked: Asked,
         answers: Result<Vec<Answer>>,
     ) -> Result<Decision> {
         let limits = &*self.limits;
@@ -525,7 +539,7 @@ impl Limiter {
         let snapshot = tightest(&snapshots).clone();
         if let Some(deny) = &self.inner.deny {
             let now = self.inner.clock.now();
-            deny.put(subject, limits.id, costs, sent, now, &snapshot);
+            deny.put(subject, limits.id, costs, asked, now, &snapshot);
         }
         Ok(self.limited(subject, costs, snapshot))
     }
@@ -609,7 +623,8 @@ impl Limiter {
     }
 
     /// Waits until the request is admitted, but not longer than `within`. A question that was sent to the store by then is waited
-    /// for.
+    /// for; a caller whose turn has not come by then looks once at the store, to say how long the wait still is. Both end with the
+    /// deadline of the store, so a call lasts up to `within` and that deadline.
     ///
     /// Waiters of one subject in one process wait in line: only the first asks the store, and they are admitted in the
     /// order in which they came. Between processes there is no order.
@@ -711,14 +726,13 @@ impl Limiter {
             for part in parts {
                 cmd.arg(entity.part(part));
             }
-            inner.store.query::<()>(&cmd).await?;
-            if let Some(deny) = &inner.deny {
-                deny.forget(subject);
-            }
-            if let Some(leases) = &inner.leases {
-                leases.forget(subject);
-            }
-            Ok(())
+            let _room = MakesRoom {
+                deny: inner.deny.as_ref(),
+                subject,
+            };
+            // A block is of what was taken before, and so is one that is on its way.
+            let _blocks = inner.leases.as_ref().map(|leases| leases.void(subject));
+            inner.store.query::<()>(&cmd).await
         })
         .await
     }
@@ -794,4 +808,38 @@ fn read_all(limits: &Limits, costs: &[u64], value: Value) -> Result<Vec<Answer>>
         .zip(values)
         .map(|((limit, cost), value)| Answer::read(value, &*limit.rule, *cost))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_from_before_a_reset_or_a_refund_is_not_remembered() -> Result<()> {
+        let store = Store::connect("memory://").await?;
+        let limiter = Limiter::fixed_window(&store, "app", "day", Quota::per_day(1))
+            .deny_cache(64)
+            .build()?;
+        for refunds in [false, true] {
+            let grant = limiter
+                .check("s", 1)
+                .await?
+                .allowed()
+                .expect("there is room");
+            let asked = limiter.asks("s");
+            let entity = limiter.inner.keys.entity("s")?;
+            let reply = question(&limiter.limits, &entity, &[1]).run(&store).await?;
+            match refunds {
+                true => assert_eq!(limiter.refund(grant).await?, 1),
+                false => limiter.reset("s").await?,
+            }
+            // The reply is late.
+            let answers = read(&limiter.limits, &[1], reply);
+            let late = limiter.decide("s", &[1], asked, answers)?;
+            assert!(!late.is_allowed());
+            assert!(limiter.check("s", 1).await?.is_allowed());
+            limiter.reset("s").await?;
+        }
+        Ok(())
+    }
 }

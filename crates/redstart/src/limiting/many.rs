@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::{
     decision::{Decision, Grant, Snapshot},
+    deny::Asked,
     limiter::{Limiter, check_input, question, read},
     refund::no_account,
 };
@@ -85,13 +86,13 @@ impl Limiter {
         let namespace = inner.keys.namespace();
         let named = |error: Error| error.during("limiter.check_many", namespace);
         let mut answers: Vec<Option<Result<Decision>>> = Vec::with_capacity(requests.len());
-        let mut asked: Vec<(usize, Entity, Vec<u64>)> = Vec::new();
+        let mut asked: Vec<(usize, Entity, Vec<u64>, Asked)> = Vec::new();
         for (at, (subject, cost)) in requests.iter().enumerate() {
             let costs = vec![*cost; limits.list.len()];
             answers.push(match self.without_asking(subject, &costs) {
                 Ok(None) => match inner.keys.entity(subject) {
                     Ok(entity) => {
-                        asked.push((at, entity, costs));
+                        asked.push((at, entity, costs, self.asks(subject)));
                         None
                     }
                     Err(error) => Some(Err(named(error))),
@@ -100,9 +101,8 @@ impl Limiter {
                 Err(error) => Some(Err(named(error))),
             });
         }
-        let sent = inner.clock.now();
         let mut batch = Batch::new();
-        for (_, entity, costs) in &asked {
+        for (_, entity, costs, _) in &asked {
             batch.push(question(limits, entity, costs));
         }
         let values: Vec<Result<Value>> = match batch.run(&inner.store).await {
@@ -112,9 +112,9 @@ impl Limiter {
                 asked.iter().map(|_| Err(Error::shared(&error))).collect()
             }
         };
-        for ((at, _, costs), value) in asked.iter().zip(values) {
+        for ((at, _, costs, asked), value) in asked.iter().zip(values) {
             let said = value.and_then(|value| read(limits, costs, value));
-            let decision = self.decide(requests[*at].0, costs, sent, said);
+            let decision = self.decide(requests[*at].0, costs, *asked, said);
             answers[*at] = Some(decision.map_err(named));
         }
         answers.into_iter().flatten().collect()

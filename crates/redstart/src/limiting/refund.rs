@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     decision::{DecidedBy, Grant},
+    deny::MakesRoom,
     limiter::Limiter,
 };
 use crate::{
@@ -50,10 +51,11 @@ impl Limiter {
                 let call = script.on(&entity).part(&limit.part);
                 batch.push(call.arg(limit.rule.refund_args(*cost, receipt)));
             }
+            let _room = MakesRoom {
+                deny: inner.deny.as_ref(),
+                subject: &grant.subject,
+            };
             let answers = batch.run::<u64>(&inner.store).await?;
-            if let Some(deny) = &inner.deny {
-                deny.forget(&grant.subject);
-            }
             let mut credited = u64::MAX;
             for (answer, limit) in answers.into_iter().zip(limits) {
                 credited = credited.min(limit.rule.credited(answer?));

@@ -60,7 +60,7 @@ impl Side {
 /// let graph = Graph::new(&store, "app", "people")?;
 ///
 /// assert_eq!(graph.follow("ann", "bob").await?, Followed::New);
-/// graph.follow("bob", "cid").await?;
+/// let _ = graph.follow("bob", "cid").await?;
 /// assert!(graph.is_following("ann", "bob").await?);
 /// assert_eq!(graph.counts("bob").await?.followers, 1);
 /// assert_eq!(graph.suggestions("ann", 5).await?[0].account, "cid");

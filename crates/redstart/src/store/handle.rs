@@ -513,6 +513,17 @@ impl Store {
         }
     }
 
+    /// As [`scanned_nodes`](Self::scanned_nodes), with the number of the slot table that names them.
+    pub(super) async fn numbered_nodes(&self) -> Result<(Vec<Option<Arc<Node>>>, u64)> {
+        match &*self.shared.backend {
+            Backend::Cluster(cluster) => {
+                let (masters, version) = cluster.numbered_masters(self.ends()).await;
+                Ok((masters.into_iter().map(Some).collect(), version))
+            }
+            _ => Ok((self.scanned_nodes().await?, 0)),
+        }
+    }
+
     pub(super) async fn ask_node(&self, node: Option<&Arc<Node>>, cmd: &Cmd) -> Result<Value> {
         let request = Request::one(cmd, self.ends()).hurry(self.hurry());
         request.body.check(Connection::Shared)?;

@@ -13,7 +13,7 @@ const PAGE: usize = 500;
 /// Goes through all keys that match a pattern, a part at a time, and begins again after the last one. Made by [`Store::walk`].
 ///
 /// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile. Where a slot of a
-/// Cluster has got another owner, the round begins again; while a slot is being moved, its keys may be missed.
+/// Cluster has got another owner, also during its last part, the round begins again; while a slot is being moved, its keys may be missed.
 /// A key may be seen more than once. On a Cluster one node is read after the other.
 ///
 /// # Cancel safety
@@ -170,14 +170,9 @@ impl Walk {
     /// Those of [`Store::scan`]. The part can be asked for again.
     pub async fn next(&mut self, at_most: usize) -> Result<WalkPart> {
         let mut place = self.place.clone();
-        let nodes = self.store.scanned_nodes().await?;
-        let version = self.store.slots_version();
-        if !same(&nodes, &place.nodes) || version != place.version {
-            place = Place {
-                nodes,
-                version,
-                ..Place::default()
-            };
+        let now = self.beginning().await?;
+        if !now.is_of_round(&place) {
+            place = now;
         }
         let is_first = place.node == 0 && place.cursor == 0;
         let mut keys = Vec::new();
@@ -204,7 +199,14 @@ impl Walk {
                 }
             }
         }
-        let is_last = place.node >= place.nodes.len();
+        let mut is_last = place.node >= place.nodes.len();
+        if is_last {
+            // A slot may have moved during this part, to a node that was read before.
+            let now = self.beginning().await?;
+            if !now.is_of_round(&place) {
+                (place, is_last) = (now, false);
+            }
+        }
         self.place = match is_last {
             true => Place::default(),
             false => place,
@@ -214,6 +216,23 @@ impl Walk {
             is_first,
             is_last,
         })
+    }
+
+    /// Where a round begins now.
+    async fn beginning(&self) -> Result<Place> {
+        let (nodes, version) = self.store.numbered_nodes().await?;
+        Ok(Place {
+            nodes,
+            version,
+            ..Place::default()
+        })
+    }
+}
+
+impl Place {
+    /// It has the nodes of the round of the other, and no slot has moved since.
+    fn is_of_round(&self, other: &Self) -> bool {
+        self.version == other.version && same(&self.nodes, &other.nodes)
     }
 }
 

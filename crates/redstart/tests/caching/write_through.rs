@@ -301,3 +301,27 @@ async fn a_writer_that_hears_of_its_fence_too_late_commits_nothing() -> anyhow::
     assert_eq!(again.await?, CacheUpdate::Stored);
     Ok(())
 }
+
+#[tokio::test]
+async fn a_commit_ends_with_half_of_its_fence_by_the_clock_of_the_store() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let cache = Cache::<str, u64>::builder(&store, "app", "row").build()?;
+    let hour = Duration::from_secs(3600);
+    let write = WriteThrough::new(&cache).fence_for(hour)?;
+    let begun = tokio::sync::Notify::new();
+    let commit = async {
+        begun.notify_one();
+        std::future::pending::<()>().await;
+        Ok::<_, redstart::Error>(Written::row(7, 1))
+    };
+    let clock = async {
+        begun.notified().await;
+        store.advance(hour / 2)
+    };
+    let both = async { tokio::join!(write.put("k", commit), clock) };
+    let (put, advanced) = tokio::time::timeout(LONG, both).await?;
+    advanced?;
+    let error = put.unwrap_err();
+    assert!(error.is_timeout() && error.is_in_doubt(), "{error:?}");
+    Ok(())
+}

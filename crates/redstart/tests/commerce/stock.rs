@@ -150,7 +150,7 @@ matrix! {
     async fn a_hold_that_is_over_comes_back_with_the_buyers_allowance(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(2).build()?;
-        stock.prewarm("tea", 2, HOUR).await?;
+        let _ = stock.prewarm("tea", 2, HOUR).await?;
         let short = Duration::from_millis(100);
         let first = Request::new("tea", "ann", "1");
         assert!(held(stock.reserve(&first, 2, short).await?));
@@ -180,7 +180,7 @@ matrix! {
     async fn a_report_tells_whether_as_many_units_are_there_as_were_put_on_sale(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;
-        stock.prewarm("tea", 22, HOUR).await?;
+        let _ = stock.prewarm("tea", 22, HOUR).await?;
         for id in ["truck-1", "truck-2", "truck-1"] {
             let _ = stock.restock("tea", 5, id).await?;
         }
@@ -192,7 +192,7 @@ matrix! {
         }
         let report = stock.report("tea").await?.unwrap();
         assert_eq!((report.put_on_sale, report.total()), (Some(32), 32));
-        assert!(report.is_conserved());
+        assert_eq!(report.is_conserved(), Some(true));
         // Somebody changes a key by hand.
         for key in store.scan(&format!("{}:*", backend.namespace())).await? {
             let is_sale: redstart::Result<bool> = store.query(redis::cmd("HEXISTS").arg(&key).arg("free")).await;
@@ -203,7 +203,55 @@ matrix! {
         }
         let report = stock.report("tea").await?.unwrap();
         assert_eq!((report.put_on_sale, report.total()), (Some(32), 33));
-        assert!(!report.is_conserved());
+        assert_eq!(report.is_conserved(), Some(false));
+        Ok(())
+    }
+
+    async fn what_was_put_on_sale_is_not_known_after_a_part_of_the_sale_was_lost(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for (shards, lost) in [(1, 0), (4, 0), (4, 2)] {
+            let stock = Stock::builder(&store, backend.namespace(), "sale").shards(shards).build()?;
+            let sku = format!("tea-{shards}-{lost}");
+            let _ = stock.prewarm(&sku, 40, HOUR).await?;
+            for n in 0..16 {
+                let request = Request::new(&sku, &format!("u{n}"), "1");
+                assert!(held(stock.reserve(&request, 1, HOLD).await?));
+                let _ = stock.confirm(&request).await?;
+            }
+            // Nothing is lost by a prewarm that is repeated.
+            assert_eq!(stock.prewarm(&sku, 40, HOUR).await?, Prewarm::Running);
+            assert_eq!(stock.report(&sku).await?.unwrap().is_conserved(), Some(true));
+            let (kind, entity) = match shards {
+                1 => ("stock", sku.clone()),
+                _ => ("stock_shard", format!("{lost}.{shards}/{sku}")),
+            };
+            let shard = redstart::key::Keys::named(backend.namespace(), kind, "sale")?.entity(&entity)?;
+            store.query::<()>(redis::cmd("DEL").arg(shard.key())).await?;
+            if shards > 1 {
+                // All of it.
+                for part in ["requests", "holds", "users", "loans"] {
+                    store.query::<()>(redis::cmd("DEL").arg(shard.part(part))).await?;
+                }
+            }
+            assert_eq!(stock.prewarm(&sku, 40, HOUR).await?, Prewarm::Warmed);
+            let report = stock.report(&sku).await?.unwrap();
+            assert_eq!((report.put_on_sale, report.is_conserved()), (None, None), "{sku}");
+        }
+        Ok(())
+    }
+
+    async fn what_was_put_on_sale_is_not_known_of_a_sale_that_does_not_count_it(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").build()?;
+        let _ = stock.prewarm("tea", 10, HOUR).await?;
+        let sale = redstart::key::Keys::named(backend.namespace(), "stock", "sale")?.entity("tea")?;
+        // As an earlier version opens and restocks a sale.
+        store.query::<()>(redis::cmd("HDEL").arg(sale.key()).arg("added")).await?;
+        store.query::<()>(redis::cmd("HINCRBY").arg(sale.key()).arg("free").arg(5)).await?;
+        assert_eq!(stock.report("tea").await?.unwrap().is_conserved(), None);
+        assert_eq!(stock.restock("tea", 5, "truck").await?, Restock::Added);
+        let report = stock.report("tea").await?.unwrap();
+        assert_eq!((report.put_on_sale, report.total()), (None, 20));
         Ok(())
     }
 
@@ -244,7 +292,7 @@ matrix! {
                 .per_user(2)
                 .shards(shards)
                 .build()?;
-            stock.prewarm("tea", 30, HOUR).await?;
+            let _ = stock.prewarm("tea", 30, HOUR).await?;
             let buyers: Vec<_> = (0..60)
                 .map(|n| {
                     let stock = stock.clone();
@@ -305,7 +353,7 @@ matrix! {
         }
         let store = Store::connect(backend.url()).await?;
         let stock = stock_on(&store)?;
-        stock.prewarm("tea", units, HOUR).await?;
+        let _ = stock.prewarm("tea", units, HOUR).await?;
         let spawn = |part: u64| Child::of(backend.test()).role(&part.to_string()).namespace(backend.namespace()).spawn();
         let mut children = Vec::new();
         for part in 0..3 {
@@ -427,7 +475,7 @@ async fn a_lost_answer_is_asked_for_again_and_found() -> anyhow::Result<()> {
         .connect()
         .await?;
     let stock = Stock::builder(&store, "shop", "sale").build()?;
-    stock.prewarm("tea", 5, HOUR).await?;
+    let _ = stock.prewarm("tea", 5, HOUR).await?;
     let warm = Request::new("tea", "ann", "0");
     assert!(held(stock.reserve(&warm, 1, HOLD).await?));
     let request = Request::new("tea", "ann", "1");
@@ -501,7 +549,7 @@ matrix! {
             let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(4).shards(shards).build()?;
             assert_eq!(stock.restock("tea", 5, "r1").await?, Restock::NotWarmed);
             assert!(!stock.close("tea").await?);
-            stock.prewarm("tea", 4, HOUR).await?;
+            let _ = stock.prewarm("tea", 4, HOUR).await?;
             let request = |id: &str| Request::new("tea", "ann", id);
             assert!(held(stock.reserve(&request("1"), 4, HOLD).await?));
             let other = Request::new("tea", "bob", "1");
@@ -544,7 +592,7 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         let stock = Stock::builder(&store, backend.namespace(), "sale").build()?;
         let sale = Duration::from_secs(60);
-        stock.prewarm("tea", 2, sale).await?;
+        let _ = stock.prewarm("tea", 2, sale).await?;
         let request = Request::new("tea", "ann", "1");
         let Reserve::Held { left } = stock.reserve(&request, 1, HOUR).await? else { panic!() };
         assert!(left <= sale, "held for {left:?} in a sale of {sale:?}");
@@ -557,7 +605,7 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         for shards in [1, 3] {
             let stock = Stock::builder(&store, backend.namespace(), "sale").shards(shards).build()?;
-            stock.prewarm("tea", 300, HOUR).await?;
+            let _ = stock.prewarm("tea", 300, HOUR).await?;
             let short = Duration::from_millis(100);
             let wait = async |time: Duration| -> anyhow::Result<()> {
                 match backend.is_embedded() {
@@ -615,7 +663,7 @@ matrix! {
             let before = store.scan(&format!("{}:*", backend.namespace())).await?.len();
             assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
             assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), before);
-            stock.prewarm("tea", 10, HOUR).await?;
+            let _ = stock.prewarm("tea", 10, HOUR).await?;
             for _ in 0..2 {
                 assert_eq!(stock.cancel(&request("ann", "1")).await?, Transition::Unknown);
             }
@@ -685,11 +733,11 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         for shards in [1, 3] {
             let stock = Stock::builder(&store, backend.namespace(), "sale").shards(shards).build()?;
-            stock.prewarm("tea", 10, HOUR).await?;
+            let _ = stock.prewarm("tea", 10, HOUR).await?;
             assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Added);
             end_sale(backend, &store, "tea", shards).await?;
             assert_eq!(stock.restock("tea", 5, "r").await?, Restock::NotWarmed);
-            stock.prewarm("tea", 10, Duration::from_secs(60)).await?;
+            let _ = stock.prewarm("tea", 10, Duration::from_secs(60)).await?;
             assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Repeated);
             assert_eq!(stock.report("tea").await?.expect("on sale").total(), 10);
             assert_eq!(stock.restock("tea", 5, "r2").await?, Restock::Added);
@@ -713,14 +761,14 @@ matrix! {
         let other = Stock::builder(&store, backend.namespace(), "sale").build()?;
         let keys = redstart::key::Keys::named(backend.namespace(), "stock", "sale")?;
         let shard = keys.entity("tea")?;
-        stock.prewarm("tea", 10, HOUR).await?;
+        let _ = stock.prewarm("tea", 10, HOUR).await?;
         for stock in [&stock, &other] {
             let request = Request::new("tea", "ann", "1");
             let _ = stock.reserve(&request, 1, HOLD).await?;
         }
         let id: String = store.query(redis::cmd("HGET").arg(shard.key()).arg("id")).await?;
         end_sale(backend, &store, "tea", 1).await?;
-        stock.prewarm("tea", 10, HOUR).await?;
+        let _ = stock.prewarm("tea", 10, HOUR).await?;
         let late = script("stock.reserve").on(&shard).key().part("requests");
         let late = late.part("holds").part("users").part("expired").part("orders");
         let late = late.arg("3:ann2").arg("ann").arg(1).arg(1_000_000).arg(0).arg("tea").arg("2");
@@ -743,10 +791,10 @@ matrix! {
         let stock = Stock::builder(&store, backend.namespace(), "sale").build()?;
         let other = Stock::builder(&store, backend.namespace(), "sale").build()?;
         let shard = redstart::key::Keys::named(backend.namespace(), "stock", "sale")?.entity("tea")?;
-        stock.prewarm("tea", 10, HOUR).await?;
+        let _ = stock.prewarm("tea", 10, HOUR).await?;
         let id: String = store.query(redis::cmd("HGET").arg(shard.key()).arg("id")).await?;
         end_sale(backend, &store, "tea", 1).await?;
-        other.prewarm("tea", 10, HOUR).await?;
+        let _ = other.prewarm("tea", 10, HOUR).await?;
         let late = script("stock.close").on(&shard).key().arg(1).arg(&id);
         assert_eq!(late.run::<(i32, String)>(&store).await?.0, -1);
         let buy = async |request: &str| stock.reserve(&Request::new("tea", "ann", request), 1, HOLD).await;
@@ -759,7 +807,7 @@ matrix! {
             assert!(stock.reopen("tea").await?);
         }
         end_sale(backend, &store, "tea", 1).await?;
-        other.prewarm("tea", 10, HOUR).await?;
+        let _ = other.prewarm("tea", 10, HOUR).await?;
         assert!(third.close("tea").await? && stock.close("tea").await?);
         Ok(())
     }
@@ -769,7 +817,7 @@ matrix! {
         let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;
         let keys = redstart::key::Keys::named(backend.namespace(), "stock_shard", "sale")?;
         for (sku, lost) in [("tea", [2, 3]), ("milk", [0, 1])] {
-            stock.prewarm(sku, 40, HOUR).await?;
+            let _ = stock.prewarm(sku, 40, HOUR).await?;
             for shard in lost {
                 let shard = keys.entity(&format!("{shard}.4/{sku}"))?;
                 store.query::<()>(redis::cmd("DEL").arg(shard.key())).await?;
@@ -796,7 +844,7 @@ matrix! {
     async fn stock_with_another_number_of_shards_does_not_see_the_sale(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = |shards| Stock::builder(&store, backend.namespace(), "sale").shards(shards).build();
-        stock(3)?.prewarm("tea", 9, HOUR).await?;
+        let _ = stock(3)?.prewarm("tea", 9, HOUR).await?;
         for shards in [1, 2, 4] {
             let request = Request::new("tea", "ann", "1");
             assert_eq!(stock(shards)?.reserve(&request, 1, HOLD).await?, Reserve::NotWarmed);
@@ -807,7 +855,7 @@ matrix! {
     async fn many_holds_that_are_over_are_ended_in_bounded_steps(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
         let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(1).build()?;
-        stock.prewarm("tea", 500, HOUR).await?;
+        let _ = stock.prewarm("tea", 500, HOUR).await?;
         let hold = Duration::from_millis(1);
         let buyers = (0..500).map(|n| {
             let stock = &stock;
@@ -832,7 +880,7 @@ async fn no_script_ends_more_than_a_bounded_number_of_holds() -> anyhow::Result<
     let server = Server::builder(Kind::Redis).start().await?;
     let store = Store::connect(&server.url()).await?;
     let stock = Stock::builder(&store, "bound", "sale").build()?;
-    stock.prewarm("tea", 1000, HOUR).await?;
+    let _ = stock.prewarm("tea", 1000, HOUR).await?;
     let hold = Duration::from_millis(1);
     let buyers = (0..1000).map(|n| {
         let stock = &stock;
@@ -873,7 +921,7 @@ async fn sold_out_takes_two_round_trips_whatever_the_shards_and_then_one() -> an
         .shards(16)
         .sold_out_memory(Duration::from_secs(60))
         .build()?;
-    stock.prewarm("tea", 16, HOUR).await?;
+    let _ = stock.prewarm("tea", 16, HOUR).await?;
     let request = |user: &str, id: u64| Request::new("tea", user, &id.to_string());
     for n in 0..16 {
         assert!(held(stock.reserve(&request("ann", n), 1, HOLD).await?));
@@ -935,7 +983,7 @@ async fn units_that_this_process_freed_while_it_asked_are_found_at_once() -> any
         .shards(2)
         .sold_out_memory(Duration::from_secs(60))
         .build()?;
-    stock.prewarm("tea", 2, HOUR).await?;
+    let _ = stock.prewarm("tea", 2, HOUR).await?;
     let request = |user: &str, id: &str| Request::new("tea", user, id);
     for id in ["1", "2"] {
         assert!(held(stock.reserve(&request("ann", id), 1, HOLD).await?));
@@ -989,7 +1037,7 @@ async fn a_reservation_that_arrives_in_the_next_sale_is_not_made() -> anyhow::Re
         .connect()
         .await?;
     let stock = Stock::builder(&store, "late", "sale").build()?;
-    direct
+    let _ = direct
         .prewarm("tea", 5, Duration::from_millis(2500))
         .await?;
     assert!(held(
@@ -1029,7 +1077,7 @@ async fn a_prewarm_says_when_its_sale_ends() -> anyhow::Result<()> {
             .shards(shards)
             .build()?;
         let tap = MonitorTap::start(&server).await?;
-        stock.prewarm("tea", 5, HOUR).await?;
+        let _ = stock.prewarm("tea", 5, HOUR).await?;
         let digest = script("stock.prewarm").digest();
         let mut ends = HashSet::new();
         for seen in tap.commands().await? {
@@ -1058,7 +1106,7 @@ async fn lent(
     namespace: &str,
 ) -> anyhow::Result<(Stock, [redstart::key::Entity; 2], u64, (String, u64))> {
     let stock = Stock::builder(store, namespace, "sale").shards(2).build()?;
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     let keys = redstart::key::Keys::named(namespace, "stock_shard", "sale")?;
     let shards = [keys.entity("0.2/tea")?, keys.entity("1.2/tea")?];
     let (qty, sale, ends) = lend(store, &shards[1], 0).await?;
@@ -1167,7 +1215,7 @@ async fn a_copy_of_a_loans_request_takes_nothing_of_the_next_sale() -> anyhow::R
     let store = Store::connect("memory://").await?;
     let (stock, shards, _, (sale, _)) = lent(&store, "copy").await?;
     store.advance(HOUR + Duration::from_millis(1))?;
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     assert_eq!(lend_of(&store, &shards[1], 0, &sale).await?.0, 0);
     assert_eq!(lend(&store, &shards[1], 0).await?.0, 3);
     Ok(())
@@ -1179,7 +1227,7 @@ async fn units_that_a_dead_process_had_lent_from_a_buyers_own_shard_are_sold() -
     for lender in 0..2 {
         let store = Store::connect("memory://").await?;
         let stock = Stock::builder(&store, "own", "sale").shards(2).build()?;
-        stock.prewarm("tea", 6, HOUR).await?;
+        let _ = stock.prewarm("tea", 6, HOUR).await?;
         let keys = redstart::key::Keys::named("own", "stock_shard", "sale")?;
         let shards = [keys.entity("0.2/tea")?, keys.entity("1.2/tea")?];
         // All of one shard's units were on their way when a process died; then all of the other's were sold.
@@ -1206,7 +1254,7 @@ async fn units_that_a_dead_process_had_lent_from_a_buyers_own_shard_are_sold() -
 async fn a_sale_has_nothing_of_one_whose_key_was_lost() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;
     let stock = Stock::builder(&store, "lost", "sale").per_user(1).build()?;
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     let request = Request::new("tea", "ann", "1");
     assert!(held(stock.reserve(&request, 1, HOLD).await?));
     assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Added);
@@ -1247,11 +1295,11 @@ async fn a_loan_that_ends_after_its_sale_was_lost_makes_no_sale() -> anyhow::Res
 async fn a_restock_of_one_sale_is_known_until_a_day_after_the_next() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;
     let stock = Stock::builder(&store, "ids", "sale").build()?;
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Added);
     // The next day, an hour before the ids of that sale would go.
     store.advance(24 * HOUR)?;
-    stock.prewarm("tea", 10, 72 * HOUR).await?;
+    let _ = stock.prewarm("tea", 10, 72 * HOUR).await?;
     store.advance(10 * HOUR)?;
     assert_eq!(stock.restock("tea", 5, "r").await?, Restock::Repeated);
     Ok(())
@@ -1262,7 +1310,7 @@ async fn the_stream_of_expirations_lives_through_the_next_sale() -> anyhow::Resu
     let store = Store::connect("memory://").await?;
     let stock = Stock::builder(&store, "days", "sale").build()?;
     let stream = stock.expirations("tea")?.remove(0);
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     assert!(held(
         stock
             .reserve(&Request::new("tea", "ann", "1"), 1, HOLD)
@@ -1272,7 +1320,7 @@ async fn the_stream_of_expirations_lives_through_the_next_sale() -> anyhow::Resu
     stock.report("tea").await?.expect("on sale");
     // The next day, an hour before the stream would go.
     store.advance(23 * HOUR)?;
-    stock.prewarm("tea", 10, 4 * HOUR).await?;
+    let _ = stock.prewarm("tea", 10, 4 * HOUR).await?;
     store.advance(3 * HOUR)?;
     let entries: u64 = store.query(redis::cmd("XLEN").arg(&stream)).await?;
     assert_eq!(entries, 1);
@@ -1284,13 +1332,13 @@ async fn a_restock_of_a_sale_that_is_warm_in_part_is_an_error_to_repeat() -> any
     let store = Store::connect("memory://").await?;
     let stock = Stock::builder(&store, "part", "sale").shards(2).build()?;
     assert_eq!(stock.restock("tea", 4, "r").await?, Restock::NotWarmed);
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     let keys = redstart::key::Keys::named("part", "stock_shard", "sale")?;
     let lost = keys.entity("1.2/tea")?;
     store.query::<()>(redis::cmd("DEL").arg(lost.key())).await?;
     let error = stock.restock("tea", 4, "r").await.unwrap_err();
     assert!(error.is_unavailable(), "{error}");
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     assert_eq!(stock.restock("tea", 4, "r").await?, Restock::Added);
     let report = stock.report("tea").await?.expect("on sale");
     assert_eq!(report.total(), 14, "{report:?}");
@@ -1308,7 +1356,7 @@ async fn a_name_with_a_nul_byte_is_a_name_of_its_own() -> anyhow::Result<()> {
         let url = server.as_ref().map_or("memory://".to_owned(), Server::url);
         let store = Store::connect(&url).await?;
         let stock = Stock::builder(&store, "nul", "sale").per_user(2).build()?;
-        stock.prewarm("tea", 10, HOUR).await?;
+        let _ = stock.prewarm("tea", 10, HOUR).await?;
         let request = |user: &str, id: &str| Request::new("tea", user, id);
         assert!(held(stock.reserve(&request("ann", "1"), 2, HOLD).await?));
         let other = request("ann\0x", "1");
@@ -1330,7 +1378,7 @@ async fn a_name_with_a_nul_byte_is_a_name_of_its_own() -> anyhow::Result<()> {
 async fn a_hold_whose_sale_is_gone_is_unknown_and_nothing_is_written() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;
     let stock = Stock::builder(&store, "gone", "sale").build()?;
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     let request = Request::new("tea", "ann", "1");
     let hold = Duration::from_secs(60);
     assert!(held(stock.reserve(&request, 1, hold).await?));
@@ -1355,7 +1403,7 @@ async fn a_report_of_more_holds_than_there_is_time_for_says_so() -> anyhow::Resu
         .connect()
         .await?;
     let stock = Stock::builder(&direct, "many", "sale").build()?;
-    stock.prewarm("tea", HOLDS as u64, HOUR).await?;
+    let _ = stock.prewarm("tea", HOLDS as u64, HOUR).await?;
     let buyers = (0..HOLDS).map(|n| {
         let stock = &stock;
         let request = Request::new("tea", &format!("u{n}"), "1");
@@ -1384,7 +1432,7 @@ async fn a_report_of_more_holds_than_there_is_time_for_says_so() -> anyhow::Resu
 async fn a_report_has_all_shards_of_a_sale_or_there_is_none() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;
     let stock = Stock::builder(&store, "ends", "sale").shards(4).build()?;
-    stock.prewarm("tea", 10, HOUR).await?;
+    let _ = stock.prewarm("tea", 10, HOUR).await?;
     let keys = redstart::key::Keys::named("ends", "stock_shard", "sale")?;
     for lost in [2, 0] {
         let shard = keys.entity(&format!("{lost}.4/tea"))?;

@@ -502,3 +502,73 @@ async fn acquiring_waits_no_longer_than_it_may_for_a_line_of_the_same_process() 
     assert!(done < 10, "it waited for {done} in front");
     Ok(())
 }
+
+/// A limiter with much room whose subject `s` is hot. Requests of 150 do not fit into a block.
+async fn roomy(store: &Store) -> anyhow::Result<Limiter> {
+    let quota = Quota::per(1_000_000, Duration::from_secs(300 * 24 * 3600));
+    let limiter = Limiter::fixed_window(store, "app", "year", quota)
+        .lease_blocks(100)
+        .on_store_down(Down::Allow)
+        .build()?;
+    for _ in 0..10 {
+        assert!(limiter.check("s", 1).await?.is_allowed());
+    }
+    Ok(limiter)
+}
+
+fn assert_store_admitted(decision: &Decision) {
+    let Decision::Allowed(grant) = decision else {
+        panic!("refused although there is room: {decision:?}")
+    };
+    assert_eq!(grant.decided_by(), DecidedBy::Store);
+}
+
+#[tokio::test]
+async fn a_caller_that_is_not_polled_does_not_keep_others_from_the_store() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_secs(4))
+        .connect()
+        .await?;
+    for inherits in [false, true] {
+        let limiter = roomy(&store).await?;
+        let mut first = Box::pin(limiter.check("s", 150));
+        let mut second = Box::pin(limiter.check("s", 150));
+        // It has the turn and waits for its answer.
+        assert!(futures_util::poll!(&mut first).is_pending());
+        if inherits {
+            // It waits in line, and gets the turn when the first one is done.
+            assert!(futures_util::poll!(&mut second).is_pending());
+            assert_store_admitted(&first.as_mut().await?);
+        }
+        assert_store_admitted(&limiter.check("s", 150).await?);
+        // Only those who had come wait: otherwise each of these waits for half of its deadline.
+        let later = async {
+            for _ in 0..30 {
+                assert_store_admitted(&limiter.check("s", 150).await?);
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(PATIENCE, later).await??;
+        drop((first, second));
+        limiter.reset("s").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_line_whose_every_answer_was_yes_refuses_nobody() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(60))
+        .connect()
+        .await?;
+    let limiter = roomy(&store.within(Duration::from_secs(4))).await?;
+    proxy.delay_replies(Duration::from_millis(500));
+    let checks = (0..30).map(|_| limiter.check("s", 150));
+    for decision in join_all(checks).await {
+        assert_store_admitted(&decision?);
+    }
+    Ok(())
+}

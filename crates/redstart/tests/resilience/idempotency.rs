@@ -531,6 +531,45 @@ async fn a_run_that_is_called_off_beside_another_one_is_refused_for_a_minute() -
 }
 
 /// A run with a short TTL, and `forget`, leave the marks of runs that were called off.
+/// An operator may have taken its TTL away to look at it.
+#[tokio::test]
+async fn a_record_without_a_ttl_is_not_over() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let entity = redstart::key::Keys::named("kept", "idempotency", "pay")?.entity("a")?;
+    let run = |token| RawRun {
+        store: &store,
+        entity: entity.clone(),
+        token,
+    };
+    let keys = Idempotency::new(&store, "kept", "pay")?;
+    for has_result in [false, true] {
+        if has_result {
+            keys.run("a", b"5", Work::default().pay()).await?;
+        } else {
+            assert_eq!(run("first").begin().await?, ["started"]);
+        }
+        let persisted: u32 = store.query(redis::cmd("PERSIST").arg(entity.key())).await?;
+        assert_eq!(persisted, 1);
+        assert_eq!(run("late").release().await?, 0);
+        let ttl: i64 = store.query(redis::cmd("PTTL").arg(entity.key())).await?;
+        assert_eq!(ttl, -1, "it is as it was found");
+        match has_result {
+            true => {
+                let again = keys.run("a", b"5", Work::default().pay()).await?;
+                assert_eq!(again, replayed("paid 1"));
+            }
+            false => {
+                let second = run("second").begin().await?;
+                assert_eq!(second[0], "busy");
+                assert_eq!(run("first").release().await?, 1);
+                assert_eq!(run("late").begin().await?, ["void"]);
+                keys.forget("a").await?;
+            }
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn marks_of_runs_that_were_called_off_last_a_minute() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;

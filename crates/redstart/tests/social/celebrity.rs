@@ -51,7 +51,7 @@ async fn no_call_about_a_celebrity_holds_the_server_up() -> anyhow::Result<()> {
                 if n >= size {
                     return Ok::<_, redstart::Error>(());
                 }
-                graph.follow(&format!("fan-{n}"), "star").await?;
+                let _ = graph.follow(&format!("fan-{n}"), "star").await?;
             }
         });
     }
@@ -59,7 +59,7 @@ async fn no_call_about_a_celebrity_holds_the_server_up() -> anyhow::Result<()> {
         ended??;
     }
     for n in 0..500 {
-        graph.follow("star", &format!("fan-{n}")).await?;
+        let _ = graph.follow("star", &format!("fan-{n}")).await?;
     }
     server.command(&["SLOWLOG", "RESET"]).await?;
     server.command(&["CONFIG", "RESETSTAT"]).await?;

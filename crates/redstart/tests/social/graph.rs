@@ -204,8 +204,8 @@ matrix! {
         for graph in graphs(&store, backend)? {
             for n in 0..8 {
                 let (a, b) = (format!("a{n}"), format!("b{n}"));
-                graph.follow(&a, &b).await?;
-                graph.follow(&b, &a).await?;
+                let _ = graph.follow(&a, &b).await?;
+                let _ = graph.follow(&b, &a).await?;
                 assert!(graph.block(&a, &b).await? && !graph.block(&a, &b).await?);
                 assert!(!graph.is_following(&a, &b).await? && !graph.is_following(&b, &a).await?);
                 assert_eq!(graph.counts(&a).await?, graph.counts("nobody").await?);
@@ -281,7 +281,7 @@ matrix! {
     async fn a_follow_that_a_block_overtakes_does_not_come_back_on_one_side(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let graph = Graph::builder(&store, backend.namespace(), "g").shards(16).build()?;
-        graph.follow("warm", "up").await?;
+        let _ = graph.follow("warm", "up").await?;
         let mut held = 0;
         for n in 0..12 {
             let (fan, star) = (format!("fan-{n}"), format!("star-{n}"));
@@ -306,7 +306,7 @@ matrix! {
     async fn a_follow_that_another_caller_completes_and_undoes_is_not_reported_as_blocked(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let graph = Graph::builder(&store, backend.namespace(), "g").shards(16).build()?;
-        graph.follow("warm", "up").await?;
+        let _ = graph.follow("warm", "up").await?;
         let mut held = 0;
         for n in 0..12 {
             let (fan, star) = (format!("fan-{n}"), format!("star-{n}"));
@@ -328,15 +328,15 @@ matrix! {
         let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
         let graph = Graph::new(&store, backend.namespace(), "g")?;
         // The oldest follow and the oldest block are beyond what is read of either list.
-        graph.follow("me", "old").await?;
+        let _ = graph.follow("me", "old").await?;
         graph.block("me", "bad").await?;
         let more = Graph::MAX_FRIENDS + 5;
         for n in 0..more {
-            graph.follow("me", &format!("friend-{n}")).await?;
+            let _ = graph.follow("me", &format!("friend-{n}")).await?;
             graph.block("me", &format!("foe-{n}")).await?;
         }
         for account in ["old", "bad", "new"] {
-            graph.follow(&format!("friend-{}", more - 1), account).await?;
+            let _ = graph.follow(&format!("friend-{}", more - 1), account).await?;
         }
         let found: Vec<String> = graph.suggestions("me", 10).await?.into_iter().map(|found| found.account).collect();
         assert_eq!(found, ["new"]);
@@ -378,14 +378,14 @@ matrix! {
         let graph = Graph::new(&store, backend.namespace(), "g")?;
         let size = scale(300, "GRAPH_FOLLOWERS");
         for n in 0..size {
-            graph.follow(&format!("fan-{n}"), "star").await?;
+            let _ = graph.follow(&format!("fan-{n}"), "star").await?;
         }
         let first = graph.followers("star", None, 100).await?;
         assert_eq!(first.edges[0].account, format!("fan-{}", size - 1));
         // The one that the page ended with goes, another comes: nothing is skipped or repeated.
         let last = first.edges.last().expect("a page").account.clone();
         graph.unfollow(&last, "star").await?;
-        graph.follow("late", "star").await?;
+        let _ = graph.follow("late", "star").await?;
         let mut all: Vec<String> = first.edges.iter().map(|edge| edge.account.clone()).collect();
         let mut next = first.next;
         while let Some(cursor) = next {
@@ -566,12 +566,12 @@ async fn suggestions_take_two_round_trips_or_three_however_many_friends_there_ar
         .await?;
     let graph = Graph::new(&direct, "app", "g")?;
     for n in 0..Graph::MAX_FRIENDS {
-        graph.follow("popular", &format!("friend-{n}")).await?;
+        let _ = graph.follow("popular", &format!("friend-{n}")).await?;
         if n < 250 {
-            graph.follow("me", &format!("friend-{n}")).await?;
+            let _ = graph.follow("me", &format!("friend-{n}")).await?;
         }
     }
-    graph.follow("friend-7", "new").await?;
+    let _ = graph.follow("friend-7", "new").await?;
     let trips = std::sync::Arc::new(AtomicUsize::new(0));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("redis://{}", listener.local_addr()?);

@@ -232,3 +232,33 @@ async fn a_write_that_was_held_back_is_in_doubt_once_it_was_carried_out() -> Res
     slow.assert_no_hang();
     Ok(())
 }
+
+/// Nothing has to be asked about what only reads, as from a server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_only_reads_is_not_in_doubt_although_the_disk_has_failed() -> Result<()> {
+    let slow = Slow::new()?;
+    slow.disk.hang(true);
+    let store = slow.store.clone();
+    let write = tokio::spawn(async move { store.query::<()>(cmd("SET").arg("a").arg(1)).await });
+    slow.has_keys(1).await?;
+    // They depend on what is not on the disk yet.
+    let (mut get, mut all) = (cmd("GET"), pipe());
+    get.arg("a");
+    all.atomic().get("a");
+    let mut read = Box::pin(slow.store.query::<i64>(&get));
+    let mut reads = Box::pin(slow.store.pipeline::<(i64,)>(&all));
+    assert!(futures_util::poll!(&mut read).is_pending());
+    assert!(futures_util::poll!(&mut reads).is_pending());
+    slow.disk.fail(0, true);
+    slow.disk.hang(false);
+    let written = write.await?.unwrap_err();
+    assert!(written.is_in_doubt(), "{written:?}");
+    for error in [
+        read.await.unwrap_err(),
+        reads.await.map(|(n,)| n).unwrap_err(),
+    ] {
+        assert!(error.is_unavailable() && !error.is_in_doubt(), "{error:?}");
+    }
+    slow.assert_no_hang();
+    Ok(())
+}

@@ -77,3 +77,61 @@ async fn a_sample_is_not_complete_while_a_slot_moves() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// The walk has read a node that gets a slot before the node that had it is read.
+#[tokio::test]
+async fn a_round_does_not_end_if_a_slot_moved_to_a_node_that_was_read() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::builder(&cluster.url())
+        .deadline(LONG)
+        .connect()
+        .await?;
+    // Nodes are read in the order of their slots: the key is of the last one.
+    let key = (0..)
+        .map(|n| format!("{{{n}}}"))
+        .find(|key| key_slot(key.as_bytes()) > 16_000)
+        .unwrap_or_default();
+    let slot = key_slot(key.as_bytes());
+    let (read, second) = (cluster.owner(0).await?, cluster.owner(8000).await?);
+    store
+        .query::<()>(redis::cmd("SET").arg(&key).arg(1))
+        .await?;
+    let migration = cluster.begin_migration(slot, read).await?;
+    let mut walk = store.walk("*");
+    let stats = async |node: usize, section: &str, name: &str| -> anyhow::Result<String> {
+        let stats = cluster.node(node).command(&["INFO", section]).await?;
+        let stats = format!("{stats:?}");
+        let mut found = stats.split("\\r\\n").filter(|line| line.contains(name));
+        Ok(found.next().unwrap_or_default().to_owned())
+    };
+    let from = migration.from();
+    let redirected = async || stats(from, "errorstats", "errorstat_MOVED").await;
+    cluster.node(second).pause()?;
+    let moves = async {
+        let read = async || stats(read, "commandstats", "cmdstat_scan").await;
+        let is_read = async || read().await.is_ok_and(|calls| !calls.is_empty());
+        anyhow::ensure!(eventually(LONG, is_read).await, "not read");
+        while migration.move_keys(10).await? > 0 {}
+        // By its two nodes: the one between them stands still.
+        migration.finish().await?;
+        // The store knows it when it is not redirected any more.
+        let knows = async || {
+            let before = redirected().await;
+            let got = store.query::<u32>(redis::cmd("GET").arg(&key)).await;
+            got.is_ok() && before.ok() == redirected().await.ok()
+        };
+        anyhow::ensure!(eventually(LONG, knows).await, "not known");
+        cluster.node(second).resume()
+    };
+    let (part, moved) = tokio::join!(walk.next(3000), moves);
+    moved?;
+    let part = part?;
+    assert!(part.keys.is_empty(), "the slot did not move in time");
+    assert!(part.is_first && !part.is_last, "{part:?}");
+    let seen = eventually(LONG, async || {
+        let part = walk.next(3000).await;
+        part.is_ok_and(|part| part.is_last && part.keys == [key.as_bytes()])
+    });
+    assert!(seen.await, "the next round misses it too");
+    Ok(())
+}

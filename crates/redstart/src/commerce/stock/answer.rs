@@ -97,6 +97,7 @@ pub enum Extension {
 
 /// The answer to a prewarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a running sale keeps its own units and its own end"]
 pub enum Prewarm {
     /// The units are on sale.
     Warmed,
@@ -126,8 +127,8 @@ pub struct StockReport {
     pub held: u64,
     /// Units that are sold.
     pub sold: u64,
-    /// Units that were put on sale: when it was opened, and by restocks since. `None` if the sale was opened by a version
-    /// that did not count them.
+    /// Units that were put on sale: when it was opened, and by restocks since. `None` if that is not known: a part of the sale
+    /// was lost and put on sale again, or a version that did not count them opened it.
     pub put_on_sale: Option<u64>,
 }
 
@@ -137,9 +138,10 @@ impl StockReport {
         self.free + self.held + self.sold
     }
 
-    /// Whether they are as many as were put on sale: no unit was lost, and none was sold twice.
-    pub fn is_conserved(&self) -> bool {
-        self.put_on_sale.is_none_or(|units| units == self.total())
+    /// Whether they are as many as were put on sale: no unit was lost, and none was sold twice. `None` if it is not known how
+    /// many [were put on sale](Self::put_on_sale).
+    pub fn is_conserved(&self) -> Option<bool> {
+        self.put_on_sale.map(|units| units == self.total())
     }
 }
 

@@ -29,11 +29,20 @@ struct Sale {
     /// In milliseconds.
     ends: u64,
     closed: bool,
+    /// All shards had it: one that is missing was lost.
+    whole: bool,
 }
 
 type Answer = (i32, String, u64, u64, bool);
-/// The time of a shard, and its sale: id, units, end, whether it is closed.
-type Found = (u64, Option<String>, Option<u64>, Option<u64>, Option<bool>);
+/// The time of a shard, and its sale: id, units, end, whether it is closed, and whether all shards had it.
+type Found = (
+    u64,
+    Option<String>,
+    Option<u64>,
+    Option<u64>,
+    Option<bool>,
+    Option<bool>,
+);
 
 impl Stock {
     /// Puts units on sale. The sale ends after `ttl`.
@@ -88,6 +97,7 @@ impl Stock {
             units,
             ends: now.saturating_add(millis(ttl)),
             closed: false,
+            whole: false,
         });
         let call = |n: usize, sale: &Sale| -> Call<'_> {
             let call = PREWARM.on(&shards[n]).key().part("requests");
@@ -95,17 +105,18 @@ impl Stock {
             let call = call.part("expired").part("restocks");
             let call = call.arg(&sale.id).arg(sale.units);
             let call = call.arg(self.share(sale.units, n)).arg(sale.ends);
-            call.arg(u32::from(sale.closed))
+            call.arg(u32::from(sale.closed)).arg(u32::from(sale.whole))
         };
         let (first, id, units, ends, closed): Answer = call(0, &sale).run(store).await?;
         if first < 0 {
             return Ok(None);
         }
-        let sale = Sale {
-            id,
+        let mut sale = Sale {
             units,
             ends,
             closed,
+            whole: sale.whole && id == sale.id,
+            id,
         };
         let mut warmed = first == 1;
         let mut batch = Batch::new();
@@ -122,6 +133,17 @@ impl Stock {
             true => Prewarm::Warmed,
             false => Prewarm::Running,
         };
+        if whole && !sale.whole && shards.len() > 1 {
+            // From now on, a shard that is missing was lost.
+            sale.whole = true;
+            let mut batch = Batch::new();
+            for n in 0..shards.len() {
+                batch.push(call(n, &sale));
+            }
+            for answer in batch.run::<Answer>(store).await? {
+                answer?;
+            }
+        }
         Ok(whole.then_some((sale.id, warmed)))
     }
 
@@ -133,7 +155,7 @@ impl Stock {
         }
         let (mut time, mut sales) = (None, Vec::with_capacity(shards.len()));
         for answer in batch.run::<Found>(&self.0.store).await? {
-            let (now, id, units, ends, closed) = answer?;
+            let (now, id, units, ends, closed, whole) = answer?;
             time.get_or_insert(now);
             sales.push(match (id, units, ends) {
                 (Some(id), Some(units), Some(ends)) => Some(Sale {
@@ -141,10 +163,12 @@ impl Stock {
                     units,
                     ends,
                     closed: closed.unwrap_or_default(),
+                    whole: whole.unwrap_or_default(),
                 }),
                 _ => None,
             });
         }
+        let all = sales.clone();
         let mut sales = sales.into_iter();
         let sale = match sales.next().flatten() {
             Some(first) => Some(first),
@@ -157,6 +181,10 @@ impl Stock {
                 })
             }
         };
+        let sale = sale.map(|sale| Sale {
+            whole: (all.iter().flatten()).any(|other| other.id == sale.id && other.whole),
+            ..sale
+        });
         Ok((time.unwrap_or_default(), sale))
     }
 }

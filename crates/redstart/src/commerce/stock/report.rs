@@ -161,7 +161,9 @@ fn sum(counts: &[Counts], twice: u64) -> StockReport {
         report.sold += count.sold;
     }
     report.free = report.free.saturating_sub(twice);
-    let opened = counts.first().and_then(|count| count.opened);
+    // Known only if every shard knows it.
+    let opened: Option<Vec<u64>> = counts.iter().map(|count| count.opened).collect();
+    let opened = opened.and_then(|opened| opened.first().copied());
     let added = counts.iter().map(|count| count.added).sum::<u64>();
     report.put_on_sale = opened.map(|opened| opened + added);
     report

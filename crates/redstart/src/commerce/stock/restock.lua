@@ -15,6 +15,7 @@ if redis.call('PEXPIRETIME', KEYS[2]) < keep then
   redis.call('PEXPIREAT', KEYS[2], string.format('%.0f', keep))
 end
 redis.call('HINCRBY', KEYS[1], 'free', ARGV[2])
-redis.call('HINCRBY', KEYS[1], 'added', ARGV[2])
+-- Without a count from the beginning, the sum of what was added is not known.
+if redis.call('HEXISTS', KEYS[1], 'added') == 1 then redis.call('HINCRBY', KEYS[1], 'added', ARGV[2]) end
 redis.call('HINCRBY', KEYS[1], 'moves', 1)
 return 1

@@ -1,7 +1,7 @@
 -- Fragment: one shard of a sale: its counts, its requests, its holds, its buyers. After now.lua.
 --
 -- KEYS     1  sale (hash: free, held, sold, lent (under way to another shard), moves, ends (ms), closed, id and units of the
---             whole sale, added (units since then))
+--             whole sale, added (units since then), whole (all shards had the sale), remade (units that were here were lost))
 --          2  requests (hash: request -> "state qty expires user"; h held, s sold, c cancelled, x expired, r returned;
 --             a request that was cancelled before it arrived has no units and no user)
 --          3  holds (sorted set: request by the microsecond at which its hold ends)

@@ -8,8 +8,9 @@ local found = redis.call('HMGET', KEYS[1], 't', 'r', 'l', 'x')
 local token, result, last_mark, over = unpack(found, 1, 4)
 local at = math.floor(now() / 1000)
 local ends = at + ARGV[2]
--- Until when the key tells what became of the request.
+-- Until when the key tells what became of the request: without an end if somebody took its TTL away.
 local known_until = token and tonumber(over or redis.call('PEXPIRETIME', KEYS[1])) or 0
+if known_until < 0 then known_until = math.huge end
 -- A claim that arrives late gets the result.
 if result and known_until >= ends then return 0 end
 local held = token == ARGV[1] and not result
@@ -32,6 +33,8 @@ if redis.call('HLEN', KEYS[1]) < 1000 then
   redis.call('HSET', KEYS[1], 'v' .. ARGV[1], string.format('%.0f', ends), 'l', string.format('%.0f', last))
   -- The mark lasts longer than what it is beside.
   if known_until > 0 and known_until < last then redis.call('HSET', KEYS[1], 'x', string.format('%.0f', known_until)) end
-  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.max(last, known_until)))
+  if known_until < math.huge then
+    redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.max(last, known_until)))
+  end
 end
 return held and 1 or 0

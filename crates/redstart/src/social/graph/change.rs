@@ -35,6 +35,7 @@ pub(in crate::social) static COMPLETE: Script =
 
 /// What [`Graph::follow`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a blocked account is not followed"]
 pub enum Followed {
     /// The follow is new.
     New,

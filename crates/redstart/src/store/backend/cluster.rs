@@ -254,11 +254,16 @@ impl Cluster {
             .map(|address| self.node(address))
             .collect();
         let masters = known.masters().to_vec();
-        let (mut failure, mut second_best) = (None, None);
+        let mut failure = None;
+        // What the hint alone told, and what others did.
+        let (mut hinted, mut second_best) = (None, None);
         let hint: Vec<Arc<Node>> = hint.into_iter().collect();
         for (candidates, is_hint) in [(hint, true), (masters, false), (elsewhere, false)] {
-            let second_best = &mut second_best;
-            match self.refresh_from(candidates, within / 2, second_best).await {
+            let best = match is_hint {
+                true => &mut hinted,
+                false => &mut second_best,
+            };
+            match self.refresh_from(candidates, within / 2, best).await {
                 Some(Ok(())) => return Ok(()),
                 // A wrong password or a wrong kind of server explains more than a node that is down.
                 Some(Err(error)) if failure.is_none() || error.is_config() => {
@@ -266,11 +271,15 @@ impl Cluster {
                 }
                 _ => {}
             }
-            // One node alone does not decide.
-            if !is_hint && let Some(table) = second_best.take() {
-                self.install(table);
+            // One node alone does not decide while others have not been asked.
+            if let Some(table) = second_best.take() {
+                self.install_unless_changed(better(hinted, table), &known);
                 return Ok(());
             }
+        }
+        if let Some(table) = hinted {
+            self.install_unless_changed(table, &known);
+            return Ok(());
         }
         Err(failure.unwrap_or_else(|| Error::unavailable("no node of the cluster answered")))
     }
@@ -353,24 +362,32 @@ impl Cluster {
         None
     }
 
-    /// Installs a table although it may be older than what is known: the cluster may have been created again.
-    fn install(&self, table: Table) {
+    /// Installs a table although it may be older than what was known before the nodes were asked: the cluster may have been
+    /// created again. What somebody has installed meanwhile is better.
+    fn install_unless_changed(&self, table: Table, known: &Arc<Topology>) {
         let installing = self.installing.lock();
-        self.install_in_turn(table);
+        if Arc::ptr_eq(&self.topology.load(), known) {
+            self.install_in_turn(table);
+        }
         drop(installing);
     }
 
     /// Only for who holds `installing`.
     fn install_in_turn(&self, table: Table) {
         let reader = |address: &Address| self.reader(address);
-        let topology = Topology::new(table, |address| self.node(address), reader);
+        let mut topology = Topology::new(table, |address| self.node(address), reader);
         // Links of nodes that own slots are found there; the others are few, and those that left are dropped.
         self.others.lock().retain(|node| {
             node.dial()
                 .address()
                 .is_some_and(|at| self.seeds.contains(at))
         });
-        let changed = !self.topology.load().is_same(&topology);
+        let changed = {
+            let before = self.topology.load();
+            let changed = !before.is_same(&topology);
+            topology.version = before.version + u64::from(changed);
+            changed
+        };
         self.topology.store(Arc::new(topology));
         if changed {
             self.version.send_modify(|version| *version += 1);
@@ -492,6 +509,13 @@ impl Cluster {
             tracing::debug!(%error, "the slot table cannot be read");
         }
         self.masters()
+    }
+
+    /// As [`current_masters`](Self::current_masters), with a number that is another one in a table where a slot has another owner.
+    pub(crate) async fn numbered_masters(&self, deadline: Instant) -> (Vec<Arc<Node>>, u64) {
+        self.current_masters(deadline).await;
+        let topology = self.topology.load();
+        (topology.masters().to_vec(), topology.version)
     }
 
     /// Waits for a reading of the table that begins from now on, the caller's own or another's.
@@ -770,5 +794,121 @@ impl Drop for Refresher {
                 refreshing.task = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "cluster_state:ok\r\ncluster_current_epoch:";
+
+    /// A table in which one node has all slots.
+    fn table(port: i64, epoch: u64) -> Table {
+        let host = Value::BulkString(b"127.0.0.1".to_vec());
+        let node = Value::Array(vec![host, Value::Int(port)]);
+        let all = Value::Array(vec![Value::Int(0), Value::Int(16_383), node]);
+        Table::parse(Value::Array(vec![all]), &format!("{INFO}{epoch}"), None).unwrap()
+    }
+
+    fn cluster(seeds: Vec<Address>) -> Cluster {
+        Cluster {
+            seeds,
+            settings: Settings::default(),
+            topology: ArcSwap::from_pointee(Topology::empty()),
+            installing: Mutex::default(),
+            readings: Readings::default(),
+            others: Mutex::default(),
+            version: watch::Sender::new(0),
+            refreshing: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            missed: Mutex::new(None),
+            redirections: [const { AtomicU32::new(0) }; COUNTERS + 1],
+        }
+    }
+
+    fn owner(cluster: &Cluster) -> String {
+        cluster.owner(0).unwrap().dial().place()
+    }
+
+    #[test]
+    fn an_older_table_does_not_replace_one_that_was_installed_meanwhile() {
+        let cluster = cluster(Vec::new());
+        assert!(cluster.install_newer(table(7001, 1)).is_none());
+        let known = cluster.topology.load_full();
+        // Created again: an older table, and nobody else has a newer one.
+        cluster.install_unless_changed(table(7002, 0), &known);
+        assert!(owner(&cluster).contains("7002"));
+        let known = cluster.topology.load_full();
+        assert!(cluster.install_newer(table(7003, 5)).is_none());
+        cluster.install_unless_changed(table(7004, 0), &known);
+        assert!(owner(&cluster).contains("7003"));
+    }
+
+    #[test]
+    fn a_table_has_another_number_if_a_slot_has_another_owner() {
+        let cluster = cluster(Vec::new());
+        let number = || cluster.topology.load().version;
+        assert!(cluster.install_newer(table(7001, 1)).is_none());
+        let first = number();
+        assert!(cluster.install_newer(table(7001, 2)).is_none());
+        assert_eq!(number(), first);
+        assert!(cluster.install_newer(table(7002, 3)).is_none());
+        assert_eq!((number(), cluster.version()), (first + 1, first + 1));
+    }
+
+    /// A node that answers every question for the table with this one.
+    async fn node(owner: i64, epoch: u64) -> u16 {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let table = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:{owner}\r\n");
+        let info = format!("{INFO}{epoch}");
+        let info = format!("${}\r\n{info}\r\n", info.len());
+        let answer = move |words: &str| match words {
+            words if words.contains("SLOTS") => table.clone(),
+            words if words.contains("INFO") => info.clone(),
+            _ => "+OK\r\n".to_owned(),
+        };
+        tokio::spawn(async move {
+            while let Ok((mut peer, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    let mut buffer = [0; 4096];
+                    while let Ok(read @ 1..) = peer.read(&mut buffer).await {
+                        let text = String::from_utf8_lossy(&buffer[..read]);
+                        // A request begins with the number of its words, and comes in one piece.
+                        let answers: String = text.split('*').skip(1).map(&answer).collect();
+                        peer.write_all(answers.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn the_older_table_of_a_hint_is_not_taken_before_others_were_asked() {
+        let at = |port: u16| Address::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port,
+        };
+        let (hint, seed) = (node(7002, 1).await, node(7009, 9).await);
+        // The master that is known does not answer.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let dead = listener.local_addr().unwrap().port();
+        drop(listener);
+        let cluster = cluster(vec![at(seed)]);
+        assert!(cluster.install_newer(table(dead.into(), 5)).is_none());
+        let hint = cluster.node(&at(hint));
+        let within = Duration::from_secs(20);
+        cluster.refresh(Some(hint.clone()), within).await.unwrap();
+        assert!(owner(&cluster).contains("7009"), "{}", owner(&cluster));
+
+        // Nobody else answers: it decides.
+        let alone = self::cluster(Vec::new());
+        assert!(alone.install_newer(table(dead.into(), 5)).is_none());
+        alone.refresh(Some(hint), within).await.unwrap();
+        assert!(owner(&alone).contains("7002"), "{}", owner(&alone));
     }
 }

@@ -180,7 +180,7 @@ impl Embedded {
                     Ok(outcome) => outcome?,
                     Err(error) => return Some(Err(error)),
                 };
-                Some(top(outcome.into_reply()?))
+                Some(answered(top(outcome.into_reply()?), &request))
             }
             Body::Many {
                 pipeline,
@@ -191,7 +191,7 @@ impl Embedded {
                     Ok(mut session) => session.try_execute_batch(&row(pipeline))?,
                     Err(error) => return Some(Err(error)),
                 };
-                Some(shaped(pipeline, offset, count, replies))
+                Some(answered(shaped(pipeline, offset, count, replies), &request))
             }
         }
     }
@@ -264,8 +264,8 @@ impl Embedded {
         request: &Request<'_>,
     ) -> Result<Value> {
         match self.kept(position, request.deadline).await {
-            Kept::Yes => top(reply),
-            Kept::No(failed) => top(failed),
+            Kept::Yes => answered(top(reply), request),
+            Kept::No(failed) => answered(top(failed), request),
             Kept::InDoubt => Err(not_in_time(request.is_harmless())),
         }
     }
@@ -290,7 +290,7 @@ impl Embedded {
             Kept::No(failed) => replies.fill(failed),
             Kept::InDoubt => return Err(not_in_time(request.is_harmless())),
         }
-        shaped(pipeline, offset, count, replies)
+        answered(shaped(pipeline, offset, count, replies), &request)
     }
 
     async fn kept(&self, position: LogPosition, deadline: Instant) -> Kept {
@@ -326,6 +326,14 @@ enum Kept {
     No(Reply),
     /// The deadline passed.
     InDoubt,
+}
+
+/// Of what may be sent again there is never a doubt to report, as from a server.
+fn answered(reply: Result<Value>, request: &Request<'_>) -> Result<Value> {
+    reply.map_err(|error| {
+        let in_doubt = error.is_in_doubt() && !request.is_harmless();
+        error.doubt(in_doubt)
+    })
 }
 
 /// It was carried out, and may be lost with the power.

@@ -28,7 +28,7 @@ zfill('holds', PAST)
 hfill('users', 1)
 hfill('loans', '1 2 3 4 id')
 hfill('restocks', 1)
-return { 'sale', 'requests', 'holds', 'users', 'loans', 'expired', 'restocks' }, { 'id', 100, 50, text(FUTURE / 1000), 0 }
+return { 'sale', 'requests', 'holds', 'users', 'loans', 'expired', 'restocks' }, { 'id', 100, 50, text(FUTURE / 1000), 0, 0 }
 
 -- [stock.receive]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))

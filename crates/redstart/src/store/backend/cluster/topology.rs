@@ -21,6 +21,8 @@ pub(super) struct Topology {
     /// Where else the table can be read.
     replicas: Vec<Address>,
     epoch: Option<u64>,
+    /// Rises when the owner of a slot is another one.
+    pub(super) version: u64,
 }
 
 /// The table as a node sent it.
@@ -49,6 +51,7 @@ impl Topology {
             readers: Vec::new(),
             replicas: Vec::new(),
             epoch: None,
+            version: 0,
         }
     }
 
@@ -77,6 +80,7 @@ impl Topology {
             readers,
             replicas: table.replicas,
             epoch: table.epoch,
+            version: 0,
         }
     }
 
