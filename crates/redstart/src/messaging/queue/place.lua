@@ -64,10 +64,14 @@ local function free_unique(record)
   end
 end
 
--- A job that was taken and did not start: it is another delivery, and it holds the key again that it held until its
--- start, unless another job has that by now.
-local function unstarted(record)
+-- A job that comes back holds the key again that it held until its start, unless another job has that by now.
+local function hold_again(record)
   if uniqueness(record) == 2 then redis.call('HSETNX', unique, extra(record, 'u'), id_of(record)) end
+end
+
+-- A job that was taken and is not charged an attempt. Whether it ran is not known: its worker was shut down.
+local function unstarted(record)
+  hold_again(record)
   return handed_back(record)
 end
 
