@@ -187,9 +187,8 @@ pub use worker::{
 /// # Round trips
 ///
 /// Enqueue: one; plain jobs that are enqueued at the same time by many tasks of a process share it. Worker: one to take as
-/// many jobs as can start (half of its slots at a time, if there are many), one to acknowledge up to 256 of them, or 20 to 40 that
-/// leave something behind; each is
-/// O(log n) per job at most. A reservation is at most 1 MiB, or one job. Idle workers do not poll: they wait for a
+/// many jobs as can start (half of its slots at a time, if there are many), one to acknowledge up to 256 of them, or 17 to 40 that
+/// leave something behind, fail, or have a group; each is O(log n) per job at most. A reservation is at most 1 MiB, or one job. Idle workers do not poll: they wait for a
 /// message on a sharded channel of their own (`wake:<worker>`), and each enqueue wakes only as many as it added jobs.
 /// What concerns all of them is published on `wake`.
 ///

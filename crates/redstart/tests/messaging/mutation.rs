@@ -11,7 +11,7 @@ const RECORD: &str = concat!(
     include_str!("../../src/messaging/queue/place.lua"),
 );
 /// What `finish.lua` has before it, without what is usual.
-const FINISH: &str = concat!(
+pub(crate) const FINISH: &str = concat!(
     include_str!("../../src/script/now.lua"),
     include_str!("../../src/messaging/queue/tally.lua"),
     include_str!("../../src/messaging/queue/record.lua"),

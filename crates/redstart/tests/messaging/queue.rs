@@ -19,7 +19,7 @@ use redstart::{
 };
 use redstart_testkit::server::ServerBuilder;
 use redstart_testkit::{
-    Backend, Cluster, Kind, MonitorTap, Server, eventually, figure, matrix, scale,
+    Backend, Cluster, Kind, MonitorTap, Proxy, Server, eventually, figure, matrix, scale,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -100,6 +100,66 @@ pub(crate) async fn empty(queue: &Queue) -> Result<()> {
     })
     .await;
     ensure!(came, "the queue is not empty: {:?}", look.counts().await?);
+    Ok(())
+}
+
+/// Between any two commands of a page more jobs are added than a page has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_pages_of_a_list_come_to_their_end_however_fast_it_grows_meanwhile() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let producer = Queue::new(&direct, "pages", "q")?;
+    let first = 1000;
+    producer.enqueue_many((0..first).map(task)).await?;
+    let (asked, added) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    // As many as are asked for: what a round trip lets in does not depend on the machine.
+    let adding = tokio::spawn({
+        let (asked, added) = (asked.clone(), added.clone());
+        async move {
+            for n in 0.. {
+                asked.acquire().await?.forget();
+                producer
+                    .enqueue_many((0..500).map(|i| task(first + 500 * n + i)))
+                    .await?;
+                added.add_permits(1);
+            }
+            anyhow::Ok(())
+        }
+    });
+    proxy.delay_requests(Duration::from_millis(40));
+    let store = Store::builder(proxy.url()).deadline(LONG).connect().await?;
+    let look = Queue::new(&store, "pages", "q")?.inspect();
+    let mut seen = std::collections::HashSet::new();
+    let (mut from, mut pages) = (None, 0);
+    loop {
+        let page = look.list(JobState::Ready, from);
+        tokio::pin!(page);
+        let (jobs, next) = loop {
+            tokio::select! {
+                page = &mut page => break page?,
+                // Less than a round trip later, whatever was asked for before has been added.
+                () = tokio::time::sleep(Duration::from_millis(4)) => {
+                    asked.add_permits(1);
+                    added.acquire().await?.forget();
+                }
+            }
+        };
+        pages += 1;
+        seen.extend(jobs.iter().map(|job| job.id));
+        let read = seen.len();
+        match next {
+            Some(next) => from = Some(next),
+            None => break,
+        }
+        ensure!(pages < 20, "{read} jobs in {pages} pages");
+    }
+    adding.abort();
+    ensure!(
+        seen.len() >= first as usize,
+        "{} of {first} were read",
+        seen.len()
+    );
     Ok(())
 }
 
@@ -391,6 +451,25 @@ matrix! {
             pages += 1;
         }
         ensure!(pages < 10, "{pages} pages");
+        Ok(())
+    }
+
+    /// Only the jobs that are first in turn are looked at, whatever the names of their groups.
+    async fn the_oldest_job_is_found_behind_deleted_ones_and_in_the_group_whose_turn_it_is(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let look = queue.inspect();
+        let due = async |id| anyhow::Ok(look.find(id).await?.context("it is there")?.due);
+        let ids = queue.enqueue_many((0..400).map(task)).await?.added;
+        // Their places are passed over when they are reached.
+        assert_eq!(look.delete_many(&ids[..300]).await?, 300);
+        assert_eq!(look.oldest().await?, Some(due(ids[300]).await?));
+        assert_eq!(look.delete_many(&ids).await?, 100);
+        assert_eq!(look.oldest().await?, None);
+        let first = queue.enqueue(&task(0)).group("z").await?.id().unwrap();
+        for n in 1..30 {
+            queue.enqueue(&task(n)).group("a").await?;
+        }
+        assert_eq!(look.oldest().await?, Some(due(first).await?));
         Ok(())
     }
 

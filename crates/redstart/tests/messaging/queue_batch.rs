@@ -12,7 +12,7 @@ use redstart::{
     messaging::{JobContext, JobState, Queue, QueueEventKind},
     testing::Faults,
 };
-use redstart_testkit::{Backend, eventually, matrix};
+use redstart_testkit::{Backend, Child, child, eventually, matrix};
 use tokio::sync::Semaphore;
 
 use crate::queue::{LONG, Log, Other, Task, empty, logging, open, task};
@@ -124,6 +124,56 @@ async fn callers_that_gave_up_waiting_are_told_what_became_of_their_job() -> Res
     }
     // The next ones go as ever.
     queue.enqueue(&task(1000)).await?;
+    Ok(())
+}
+
+/// One script writes as many endings as it should, and the others are for the next. If that one is refused, the first were
+/// written all the same.
+#[tokio::test]
+async fn endings_that_were_written_before_others_were_refused_are_counted() -> Result<()> {
+    const TEST: &str =
+        "queue_batch::endings_that_were_written_before_others_were_refused_are_counted";
+    if child::role().is_none() {
+        // The worker loses its registration after the first of them.
+        let finish = include_str!("../../src/messaging/queue/finish.lua");
+        let part = "if written > 1 then return written end";
+        let finish = child::without(
+            finish,
+            part,
+            "if written > 1 then\n  redis.call('HDEL', running, '')\n  return written\nend",
+        );
+        let mut child = Child::of(TEST)
+            .env(
+                "REDSTART_BREAK_SCRIPT",
+                &format!("queue.finish={}{finish}", crate::mutation::FINISH),
+            )
+            .spawn()?;
+        ensure!(child.wait().await?.success());
+        return Ok(());
+    }
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "refused", "q")
+        .keep_done(1000, LONG * 100)
+        .build()?;
+    let together = Arc::new(tokio::sync::Barrier::new(100));
+    let worker = queue
+        .worker(move |_: Task, _: JobContext| {
+            let together = together.clone();
+            async move {
+                together.wait().await;
+            }
+        })
+        .concurrency(200)
+        .start()
+        .await?;
+    queue.enqueue_many((0..100).map(task)).await?;
+    let look = queue.inspect();
+    let done = async || look.counts().await.is_ok_and(|counts| counts.done > 0);
+    ensure!(eventually(LONG, done).await);
+    let report = worker.shutdown(LONG).await?;
+    let done = look.counts().await?.done;
+    ensure!((1..100).contains(&done), "{done} were written");
+    assert_eq!(report.done, done);
     Ok(())
 }
 

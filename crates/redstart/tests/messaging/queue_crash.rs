@@ -1,9 +1,9 @@
 //! The job queue when processes, connections and servers die.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -13,7 +13,9 @@ use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
     key::{Key, Keys},
-    messaging::{Backoff, Job, JobContext, JobLimit, JobState, Queue, Verdict, Worker},
+    messaging::{
+        Backoff, Job, JobContext, JobId, JobLimit, JobState, MissedTicks, Queue, Verdict, Worker,
+    },
     store::Dedicated,
 };
 use redstart_testkit::{
@@ -641,6 +643,85 @@ async fn workers_follow_sentinel_failovers_and_lose_nothing_that_was_replicated(
     ));
     // The hundred at the end, and some that were enqueued before or between.
     assert!(confirmed > 110, "only {confirmed} jobs were confirmed");
+    Ok(())
+}
+
+/// When a tick is, in milliseconds: the id of its job begins with that.
+fn tick_of(id: JobId) -> Result<u64> {
+    Ok(u64::from_str_radix(&id.to_string()[..12], 16)?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ticks_go_on_through_sentinel_failovers_and_each_has_one_job() -> Result<()> {
+    let group = Sentinel::start(Kind::Redis).await?;
+    let namespace = unique_namespace("ticks");
+    let store = Store::builder(&group.url())
+        .deadline(Duration::from_secs(5))
+        .connect()
+        .await?;
+    let queue = plain(&store, &namespace)?;
+    let ran: Arc<Mutex<BTreeMap<u64, HashMap<JobId, u32>>>> = Arc::default();
+    let mut workers = Vec::new();
+    for _ in 0..2 {
+        let ran = ran.clone();
+        let run = move |_: Step, cx: JobContext| {
+            let ran = ran.clone();
+            async move {
+                let mut ran = ran.lock().unwrap();
+                *ran.entry(tick_of(cx.id())?)
+                    .or_default()
+                    .entry(cx.id())
+                    .or_default() += 1;
+                anyhow::Ok(())
+            }
+        };
+        workers.push(queue.worker(run).lease(LEASE).start().await?);
+    }
+    let period = Duration::from_millis(200);
+    queue
+        .every("beat", period, &Step { n: 0 }, MissedTicks::RunAll)
+        .await?;
+    // Ten more than there are now.
+    let go_on = async || {
+        let before = ran.lock().unwrap().len();
+        let more = || ran.lock().unwrap().len() >= before + 10;
+        ensure!(eventually(LONG * 2, async || more()).await, "no more ticks");
+        anyhow::Ok(())
+    };
+    go_on().await?;
+    for round in 0..scale(2, "failovers under ticks") {
+        let old = group.master().await?;
+        if round % 2 == 0 {
+            group.server(old).kill9();
+            group.wait_promotion(old).await?;
+            group.server(old).restart().await?;
+        } else {
+            group.failover().await?;
+        }
+        go_on().await?;
+        group.wait_replica(old).await?;
+    }
+    ensure!(queue.remove_cron("beat").await?);
+    drained(&queue, LONG).await?;
+    for worker in workers {
+        worker.shutdown(LONG).await?;
+    }
+    let ran = ran.lock().unwrap();
+    let several: Vec<_> = ran.iter().filter(|(_, jobs)| jobs.len() > 1).collect();
+    ensure!(several.is_empty(), "ticks with several jobs: {several:?}");
+    let ticks: Vec<u64> = ran.keys().copied().collect();
+    let period = period.as_millis() as u64;
+    let gaps: Vec<_> = ticks
+        .windows(2)
+        .filter(|two| two[1] - two[0] != period)
+        .collect();
+    ensure!(gaps.is_empty(), "ticks were passed over: {gaps:?}");
+    let again = ran.values().flat_map(HashMap::values).filter(|n| **n > 1);
+    figure(format!(
+        "{} ticks through failovers, each one job; {} of them ran twice",
+        ticks.len(),
+        again.count()
+    ));
     Ok(())
 }
 

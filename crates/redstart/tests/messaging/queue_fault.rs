@@ -247,6 +247,68 @@ async fn a_handler_hears_of_the_end_of_its_lease_before_the_store_gives_up() -> 
     Ok(())
 }
 
+/// A job ends early in an outage that is longer than the lease: by its end, what writes endings tries only now and then,
+/// and what registers the worker again has just begun to try.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_ended_in_an_outage_is_not_said_to_have_lost_its_worker() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let store = Store::connect(proxy.url()).await?;
+    let look = Queue::builder(&direct, "outage", "q").keep_done(100, LONG * 100);
+    let look = look.build()?;
+    let queue = Queue::builder(&store, "outage", "q").keep_done(100, LONG * 100);
+    let queue = queue.build()?;
+    let (started, gate, runs) = (
+        Arc::new(Semaphore::new(0)),
+        Arc::new(Semaphore::new(0)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let worker = {
+        let (started, gate, runs) = (started.clone(), gate.clone(), runs.clone());
+        queue
+            .worker(move |_: Task, _: JobContext| {
+                let (started, gate, runs) = (started.clone(), gate.clone(), runs.clone());
+                async move {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    started.add_permits(1);
+                    let _ = gate.acquire().await;
+                    Verdict::Done
+                }
+            })
+            .lease(Duration::from_secs(4))
+            // The run in which its worker died would be the last one.
+            .retry(redstart::messaging::Backoff::default(), 1)
+            .start()
+            .await?
+    };
+    let id = look.enqueue(&task(1)).await?.id().unwrap();
+    let _ = tokio::time::timeout(LONG, started.acquire()).await??;
+    proxy.refuse().await;
+    proxy.cut().await?;
+    gate.add_permits(1);
+    let workers = "outage:queue:{q}:workers";
+    ensure!(
+        eventually(LONG, async || {
+            let now = direct.time().await.unwrap_or_default().as_micros();
+            let mut late = redis::cmd("ZCOUNT");
+            late.arg(workers).arg("-inf").arg(now as u64);
+            direct.query::<u64>(&late).await.is_ok_and(|late| late == 1)
+        })
+        .await,
+        "its lease does not end"
+    );
+    proxy.pass().await;
+    empty(&look).await?;
+    let found = look.job(id).await?.unwrap();
+    assert_eq!(
+        (found.job.state, runs.load(Ordering::SeqCst)),
+        (redstart::messaging::JobState::Done, 1)
+    );
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
 matrix! {
     async fn a_shutdown_that_is_dropped_anywhere_leaves_no_worker_behind(backend: &Backend) -> Result<()> {
         let (store, queue) = open(backend).await?;

@@ -89,7 +89,74 @@ async fn adding(queue: &Queue, seen: &Seen) -> Result<Worker> {
         .await?)
 }
 
+/// Of a batch: how many of its jobs failed.
+#[derive(Serialize, Deserialize)]
+struct Report;
+
+impl Job for Report {
+    const NAME: &'static str = "report";
+}
+
+impl JobOutput for Report {
+    type Output = u64;
+}
+
 matrix! {
+    async fn the_callback_of_a_batch_runs_after_all_of_it_and_reads_how_many_failed(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let (squares, reports) = (ran.clone(), ran.clone());
+        let worker = queue
+            .worker(move |Square(n): Square, _: JobContext| {
+                squares.lock().unwrap().push(n);
+                async move {
+                    anyhow::ensure!(n % 3 != 0, "a third of them fails");
+                    Ok(Returned::<Square>(n * n))
+                }
+            })
+            .handler(move |_: Report, cx: JobContext| {
+                reports.lock().unwrap().push(u64::MAX);
+                async move {
+                    assert_eq!(cx.children::<u64>().await?, [], "what each returned is not kept");
+                    Ok::<_, redstart::Error>(Returned::<Report>(cx.failed_children().await?))
+                }
+            })
+            .retry(Backoff::fixed(Duration::from_millis(1)), 1)
+            .start()
+            .await?;
+        let jobs: Vec<Square> = (1..=30).map(Square).collect();
+        let batch = Flow::new(&Report)?.batch(&jobs)?;
+        let report = queue.handle::<Report>(queue.add_flow(batch).await?.root().context("it is added")?);
+        assert_eq!(report.result_within(LONG).await?, Outcome::Done(10));
+        let ran = ran.lock().unwrap().clone();
+        assert_eq!((ran.len(), ran.last()), (31, Some(&u64::MAX)), "it runs once, after the last");
+        // Of an empty one, at once.
+        let none = queue.add_flow(Flow::new(&Report)?.batch::<Square>(&[])?).await?.root().context("it is added")?;
+        assert_eq!(queue.handle::<Report>(none).result_within(LONG).await?, Outcome::Done(0));
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_clone_of_a_flow_is_a_flow_of_its_own(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        let flow = Flow::new(&Sum)?.child(Flow::new(&Square(2))?).child(Flow::new(&Square(3))?);
+        let roots = [flow.clone(), flow];
+        let ids: Vec<JobId> = roots.iter().map(Flow::id).collect();
+        let mut added = Vec::new();
+        for root in roots {
+            added.push(queue.add_flow(root).await?.root().context("it is added")?);
+        }
+        assert_eq!(added, ids);
+        let counts = queue.inspect().counts().await?;
+        assert_eq!((counts.ready, counts.waiting), (4, 2));
+        let worker = adding(&queue, &Seen::default()).await?;
+        for id in added {
+            assert_eq!(queue.handle::<Sum>(id).result_within(LONG).await?, Outcome::Done(13));
+        }
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
     async fn a_parent_runs_once_after_all_children_with_their_results(backend: &Backend) -> Result<()> {
         let queue = keeping(backend).await?;
         let seen = Seen::default();

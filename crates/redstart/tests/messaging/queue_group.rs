@@ -298,6 +298,30 @@ matrix! {
         Ok(())
     }
 
+    /// A place that nobody gives back: a script of an older version did not, or a failover lost that.
+    async fn a_place_of_a_kind_that_nobody_holds_is_free_again_when_no_job_runs(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").kind_limit("task", JobLimit::concurrency(1)).build()?;
+        let (log, other) = (Log::default(), queue.worker(|_: Other, _: JobContext| async {}).start().await?);
+        let worker = logging(&queue, &log, 4).await?;
+        let meta = format!("{}:queue:{{q}}:meta", backend.namespace());
+        for (n, group) in [Some("g"), None].into_iter().enumerate() {
+            store.query::<()>(redis::cmd("HSET").arg(&meta).arg("n:\x01task").arg(1)).await?;
+            let jobs = [task(2 * n as u64), task(2 * n as u64 + 1)];
+            for job in &jobs {
+                let enqueue = queue.enqueue(job);
+                match group { Some(group) => enqueue.group(group).await?, None => enqueue.await? };
+            }
+            log.reaches(2 * (n + 1)).await?;
+            empty(&queue).await?;
+        }
+        let held: Option<u64> = store.query(redis::cmd("HGET").arg(&meta).arg("n:\x01task")).await?;
+        assert_eq!(held, None);
+        worker.shutdown(LONG).await?;
+        other.shutdown(LONG).await?;
+        Ok(())
+    }
+
     async fn a_group_whose_first_job_is_another_one_waits_for_that_ones_kind(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::builder(&store, backend.namespace(), "q")

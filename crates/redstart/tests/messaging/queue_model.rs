@@ -20,7 +20,7 @@ use redstart::{
     },
     testing::Faults,
 };
-use redstart_testkit::{Backend, eventually, figure, matrix, scale};
+use redstart_testkit::{Backend, Proxy, eventually, figure, matrix, scale};
 use serde::{Deserialize, Serialize};
 
 use crate::queue::LONG;
@@ -108,22 +108,63 @@ fn with_options<'a, J: Job>(
 struct World {
     store: Store,
     queue: Queue,
+    namespace: String,
+    seed: u64,
     prefix: String,
     random: StdRng,
     model: Arc<Mutex<Model>>,
     /// No run hangs any more.
     calm: Arc<AtomicBool>,
-    workers: Vec<Worker>,
+    /// On a server, each with the network between it and the server.
+    workers: Vec<(Worker, Option<Proxy>)>,
     added: Vec<(JobId, u64)>,
     /// All jobs and nodes of flows, with their numbers.
     account: HashMap<JobId, u64>,
     next: u64,
     /// Of the embedded store: replies that are lost, and a clock that jumps.
     faults: Option<Faults>,
+    /// The server's URL, and the network between it and the test.
+    network: Option<(String, Proxy)>,
+    /// Of workers that may still hand back what they hold.
+    left: Vec<Proxy>,
+}
+
+/// A proxy in front of the server of a URL, and the URL through it.
+async fn behind_proxy(url: &str) -> Result<(String, Proxy)> {
+    let host = "127.0.0.1:";
+    let at = url.find(host).context("a server on this machine")?;
+    let port = url[at + host.len()..].split(|c: char| !c.is_ascii_digit());
+    let addr = format!("{host}{}", port.into_iter().next().context("a port")?);
+    let proxy = Proxy::to(&addr).await?;
+    Ok((url.replace(&addr, &proxy.addr()), proxy))
+}
+
+/// With limits, and for half of the seeds one job of a group at a time: those keep their place between two attempts.
+fn limited(store: &Store, namespace: &str, seed: u64) -> redstart::Result<Queue> {
+    let of_groups = JobLimit::concurrency(1 + (seed % 2) as u32);
+    Queue::builder(store, namespace, "q")
+        .limit(JobLimit::concurrency(12))
+        .group_limit(of_groups.rate(1000, Duration::from_secs(1)).burst(5))
+        .kind_limit(
+            "leap",
+            JobLimit::concurrency(3)
+                .rate(400, Duration::from_secs(1))
+                .burst(5),
+        )
+        .build()
 }
 
 impl World {
-    async fn worker(&self, knows_leaps: bool) -> Result<Worker> {
+    async fn worker(&self, knows_leaps: bool) -> Result<(Worker, Option<Proxy>)> {
+        let Some((url, _)) = &self.network else {
+            return Ok((self.worker_of(&self.queue, knows_leaps).await?, None));
+        };
+        let (url, proxy) = behind_proxy(url).await?;
+        let queue = limited(&Store::connect(&url).await?, &self.namespace, self.seed)?;
+        Ok((self.worker_of(&queue, knows_leaps).await?, Some(proxy)))
+    }
+
+    async fn worker_of(&self, queue: &Queue, knows_leaps: bool) -> Result<Worker> {
         let (model, calm) = (self.model.clone(), self.calm.clone());
         let run = move |step: Step, cx: JobContext| {
             let (model, calm) = (model.clone(), calm.clone());
@@ -160,7 +201,7 @@ impl World {
                 Verdict::Done
             }
         };
-        let mut worker = self.queue.worker(run.clone());
+        let mut worker = queue.worker(run.clone());
         if knows_leaps {
             worker = worker.handler(move |Leap(step): Leap, cx: JobContext| run(step, cx));
         }
@@ -250,6 +291,7 @@ impl World {
     }
 
     async fn flow(&mut self) -> Result<()> {
+        let before = self.next;
         let mut root = self.node(false)?;
         for _ in 0..self.random.random_range(1..5) {
             let failure = [
@@ -281,7 +323,14 @@ impl World {
         let id = root.id();
         let added = self.queue.add_flow(root).await;
         let what = format!("root, added: {:?}", added.as_ref().map(drop));
-        self.model.lock().unwrap().note(id, what);
+        let mut model = self.model.lock().unwrap();
+        model.note(id, what);
+        if added.is_err() {
+            // It may not be there.
+            let nodes = self.account.iter().filter(|(_, n)| **n > before);
+            model.ended.extend(nodes.map(|(id, _)| *id));
+        }
+        drop(model);
         let _ = added?;
         Ok(())
     }
@@ -348,18 +397,37 @@ impl World {
             94..97 => {
                 // One goes, with grace or without, and another comes.
                 let at = self.random.random_range(0..self.workers.len());
-                let worker = self.workers.swap_remove(at);
-                if self.random.random_bool(0.5) {
-                    drop(worker);
-                } else {
-                    worker.shutdown(Duration::from_millis(1)).await?;
+                let (worker, network) = self.workers.swap_remove(at);
+                match self.random.random_range(0..3) {
+                    // As if its process were killed: it can tell the server nothing any more.
+                    0 => drop((network, worker)),
+                    1 => {
+                        drop(worker);
+                        self.left.extend(network);
+                    }
+                    _ => {
+                        worker.shutdown(Duration::from_millis(1)).await?;
+                    }
                 }
                 let knows_leaps = self.random.random_bool(0.7);
                 let worker = self.worker(knows_leaps).await?;
                 self.workers.push(worker);
             }
             _ => match &self.faults {
-                None => tokio::time::sleep(Duration::from_millis(2)).await,
+                None => match &self.network {
+                    Some((_, own)) if self.random.random_bool(0.5) => {
+                        let of_workers = self
+                            .workers
+                            .iter()
+                            .filter_map(|(_, network)| network.as_ref());
+                        let networks: Vec<&Proxy> = of_workers.chain([own]).collect();
+                        // Of the next script that goes this way.
+                        if let Some(network) = networks.choose(&mut self.random) {
+                            network.drop_reply_to("EVALSHA");
+                        }
+                    }
+                    _ => tokio::time::sleep(Duration::from_millis(2)).await,
+                },
                 Some(faults) => match self.random.random_range(0..10) {
                     0 => self.store.advance(LEASE * 2)?,
                     1..4 => faults.lose_next_reply(),
@@ -374,7 +442,7 @@ impl World {
     async fn act_or_doubt(&mut self) -> Result<()> {
         match self.act().await {
             Err(error)
-                if self.faults.is_some()
+                if (self.faults.is_some() || self.network.is_some())
                     && error
                         .downcast_ref::<redstart::Error>()
                         .is_some_and(redstart::Error::is_in_doubt) =>
@@ -678,14 +746,20 @@ matrix! {
             Ok(seed) => seed.parse()?,
             Err(_) => rand::random::<u64>(),
         };
-        let store = Store::connect(backend.url()).await?;
-        let queue = Queue::builder(&store, backend.namespace(), "q")
-            .limit(JobLimit::concurrency(12))
-            // With one at a time, jobs keep their place between two attempts.
-            .group_limit(JobLimit::concurrency(1 + (seed % 2) as u32).rate(1000, Duration::from_secs(1)).burst(5))
-            .kind_limit("leap", JobLimit::concurrency(3).rate(400, Duration::from_secs(1)).burst(5))
-            .build()?;
+        let (url, network) = match backend.is_embedded() || backend.is_cluster() {
+            true => (backend.url().to_owned(), None),
+            false => {
+                let (url, proxy) = behind_proxy(backend.url()).await?;
+                (url, Some((backend.url().to_owned(), proxy)))
+            }
+        };
+        let store = Store::connect(&url).await?;
+        let queue = limited(&store, backend.namespace(), seed)?;
         let mut world = World {
+            namespace: backend.namespace().to_owned(),
+            seed,
+            network,
+            left: Vec::new(),
             prefix: format!("{}:queue:{{q}}", backend.namespace()),
             random: StdRng::seed_from_u64(seed),
             model: Arc::default(),
@@ -714,6 +788,10 @@ matrix! {
         }
         // At the end everything that can run has run, and nothing is left but dead letters.
         world.calm.store(true, Ordering::SeqCst);
+        let of_workers = world.workers.iter().filter_map(|(_, network)| network.as_ref());
+        for network in of_workers.chain(world.network.as_ref().map(|(_, own)| own)) {
+            network.pass().await;
+        }
         world.queue.resume().await?;
         // One at least knows all kinds.
         let worker = world.worker(true).await?;
@@ -731,7 +809,7 @@ matrix! {
         }).await;
         ensure!(came, "left over with seed {seed}: {:?}", world.queue.inspect().counts().await?);
         world.look().await?.check().with_context(|| format!("at the end of seed {seed}"))?;
-        for worker in std::mem::take(&mut world.workers) {
+        for (worker, _network) in std::mem::take(&mut world.workers) {
             worker.shutdown(LONG).await?;
         }
         let ran = std::mem::take(&mut world.model.lock().unwrap().ran_after_cancel);

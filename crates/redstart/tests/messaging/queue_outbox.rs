@@ -7,7 +7,7 @@ use redstart::{
     Store,
     messaging::{Cancelled, Job, JobContext, JobPolicy, JobState, Outbox, Queue, Worker},
 };
-use redstart_testkit::{Backend, Child, child, eventually, matrix, scale};
+use redstart_testkit::{Backend, Child, Kind, Server, child, eventually, matrix, scale};
 use serde::{Deserialize, Serialize};
 use sqlx::{
     Sqlite, SqlitePool,
@@ -217,6 +217,61 @@ matrix! {
         assert_eq!(queue.inspect().counts().await?.ready, 125);
         Ok(())
     }
+}
+
+/// Requests of more than a megabyte are refused by the server: it closes the connection.
+#[tokio::test]
+async fn rows_that_the_store_refuses_block_no_others() -> Result<()> {
+    let server = Server::builder(Kind::Redis)
+        .config("client-query-buffer-limit", "1mb")
+        .start()
+        .await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_millis(500))
+        .connect()
+        .await?;
+    let queue = Queue::builder(&store, "refused", "q")
+        .max_payload(8 << 20)
+        .build()?;
+    let folder = tempfile::tempdir()?;
+    let pool = database(folder.path().join("db").to_str().context("a path")?).await?;
+    let outbox = Outbox::<Sqlite>::new(&queue, "outbox")?;
+    outbox.create_table(&pool).await?;
+    let spoil = async |from: i64, to: i64| {
+        let spoil = sqlx::query("UPDATE outbox SET payload = $1 WHERE id BETWEEN $2 AND $3");
+        let payload = format!("{:?}", "x".repeat(2 << 20));
+        spoil
+            .bind(payload)
+            .bind(from)
+            .bind(to)
+            .execute(&pool)
+            .await
+            .map(drop)
+    };
+    for n in 1..=10 {
+        order(&pool, &outbox, n, true).await?;
+    }
+    spoil(1, 4).await?;
+    assert_eq!(outbox.relay_once(&pool).await?, 6);
+    assert_eq!(rows(&pool).await?.len(), 4);
+    outbox.relay_once(&pool).await.unwrap_err();
+    // Nor do they slow the relay down: it reaches what is behind them before it pauses.
+    for n in 11..=20 {
+        order(&pool, &outbox, n, true).await?;
+    }
+    spoil(11, 16).await?;
+    let relay = outbox.start_relay(&pool);
+    let moved = eventually(LONG, async || {
+        queue
+            .inspect()
+            .counts()
+            .await
+            .is_ok_and(|counts| counts.ready == 10)
+    });
+    ensure!(moved.await, "{} rows are left", rows(&pool).await?.len());
+    assert_eq!(rows(&pool).await?.len(), 10);
+    relay.shutdown().await;
+    Ok(())
 }
 
 matrix! {

@@ -197,6 +197,51 @@ matrix! {
     }
 }
 
+matrix! {
+    async fn events_tell_of_progress_and_of_jobs_whose_worker_died(backend: &Backend) -> Result<()> {
+        use redstart::messaging::QueueEventKind as Kind;
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").keep_events(1000).build()?;
+        let runs = Arc::new(AtomicU64::new(0));
+        let start = async || {
+            let runs = runs.clone();
+            let run = move |_: Task, cx: JobContext| {
+                let runs = runs.clone();
+                async move {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    if cx.attempt() == 1 {
+                        cx.progress(0.25).await?;
+                        cx.lost().await;
+                    }
+                    Ok::<_, redstart::Error>(())
+                }
+            };
+            queue.worker(run).lease(Duration::from_secs(3)).start().await
+        };
+        let first = start().await?;
+        let id = queue.enqueue(&task(1)).await?.id().unwrap();
+        let progressed = async || queue.job(id).await.is_ok_and(|job| job.is_some_and(|job| job.job.progress == Some(0.25)));
+        ensure!(eventually(LONG, progressed).await);
+        let workers = format!("{}:queue:{{q}}:workers", backend.namespace());
+        let name: Vec<String> = store.query(redis::cmd("ZRANGE").arg(&workers).arg(0).arg(-1)).await?;
+        let second = start().await?;
+        ensure!(eventually(LONG, async || {
+            // The server's view: its lease is long over. Renewals undo this, so it is said until the other has the job.
+            let _ = store.query::<()>(redis::cmd("ZADD").arg(&workers).arg("XX").arg(1).arg(&name[0])).await;
+            runs.load(Ordering::SeqCst) >= 2
+        }).await);
+        empty(&queue).await?;
+        let events = queue.inspect().events(None).await?;
+        let of = |kind| events.iter().filter(|event| event.kind == kind).map(|event| (&event.jobs[..], &*event.text)).collect::<Vec<_>>();
+        assert_eq!(of(Kind::Progress), [(&[id][..], "0.25")]);
+        assert_eq!(of(Kind::Stalled), [(&[id][..], &name[0][..32])], "by the name of the worker that had it");
+        assert_eq!(of(Kind::Started).len(), 2);
+        first.shutdown(LONG).await?;
+        second.shutdown(LONG).await?;
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn a_replayed_job_has_its_time_to_expire_again() -> Result<()> {
     let store = Store::connect("memory://").await?;

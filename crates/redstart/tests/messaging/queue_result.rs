@@ -94,6 +94,27 @@ matrix! {
         Ok(())
     }
 
+    async fn a_wait_for_a_result_ends_at_its_deadline_and_can_begin_again(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        // Nobody runs it.
+        let handle = queue.enqueue(&Square(4)).await?;
+        let begun = std::time::Instant::now();
+        let wait = Duration::from_millis(300);
+        let error = handle.result_within(wait).await.unwrap_err();
+        assert!(error.is_timeout(), "{error}");
+        ensure!(begun.elapsed() >= wait, "it gave up after {:?}", begun.elapsed());
+        let error = handle.result_within(Duration::ZERO).await.unwrap_err();
+        assert!(error.is_timeout(), "{error}");
+        let waits = tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.result_within(LONG).await }
+        });
+        let worker = squaring(&queue).await?;
+        assert_eq!(waits.await??, Outcome::Done(16));
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
     async fn many_handles_wait_for_many_jobs_over_one_subscription(backend: &Backend) -> Result<()> {
         let queue = keeping(backend).await?;
         let mut waits = tokio::task::JoinSet::new();

@@ -1,18 +1,36 @@
 //! Unique keys: how long they are held, and what happens to duplicates.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{Cancelled, JobState, Outcome, Queue, Settled, UniqueUntil, Verdict},
+    messaging::{Cancelled, JobContext, JobState, Outcome, Queue, Settled, UniqueUntil, Verdict},
 };
 use redstart_testkit::{Backend, eventually, matrix};
+use tokio::sync::Semaphore;
 
 use crate::queue::{LONG, Log, Task, empty, logging, open, task};
 
 /// So long that it does not end by itself while a test runs on a server.
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// A worker takes a job, begins to run it, and hands it back when it is shut down.
+async fn run_and_hand_back(queue: &Queue) -> Result<()> {
+    let started = Arc::new(Semaphore::new(0));
+    let seen = started.clone();
+    let worker = queue
+        .worker(move |_: Task, _: JobContext| {
+            seen.add_permits(1);
+            std::future::pending::<()>()
+        })
+        .start()
+        .await?;
+    let _ = tokio::time::timeout(LONG, started.acquire()).await??;
+    let report = worker.shutdown(Duration::ZERO).await?;
+    ensure!(report.handed_back == 1, "{report:?}");
+    Ok(())
+}
 
 matrix! {
     async fn a_waiting_duplicate_gets_the_new_payload_and_a_running_one_does_not(backend: &Backend) -> Result<()> {
@@ -48,6 +66,48 @@ matrix! {
         let taken = hands.take(1, LONG).await?;
         assert_eq!((taken[0].attempt, &taken[0].payload[..]), (2, &serde_json::to_vec(&task(1))?[..]));
         assert_eq!(hands.settle(&taken[0].fence, Verdict::Done).await?, Settled::Done);
+        Ok(())
+    }
+
+    async fn a_job_that_was_handed_back_or_replayed_after_it_ran_keeps_its_payload(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let first = queue.enqueue(&task(1)).unique("u", UniqueUntil::Done).await?.id().unwrap();
+        let keeps = async |n: u64| -> Result<()> {
+            let job = task(n);
+            let again = queue.enqueue(&job).unique("u", UniqueUntil::Done).replace_waiting().await?;
+            assert_eq!((again.is_new(), again.id()), (false, Some(first)));
+            assert_eq!(queue.job(first).await?.unwrap().job.decode::<Task>()?.n, 1, "it ran with that payload");
+            Ok(())
+        };
+        // No attempt was charged, but what this run did once under the job's id, it did for this payload.
+        run_and_hand_back(&queue).await?;
+        keeps(2).await?;
+        let hands = queue.dispatcher(["task"]).start().await?;
+        let taken = hands.take(1, LONG).await?;
+        assert_eq!(hands.settle(&taken[0].fence, Verdict::dead("no")).await?, Settled::Done);
+        assert_eq!(queue.inspect().dead_letters().replay(|_| true).await?, 1);
+        keeps(3).await?;
+        Ok(())
+    }
+
+    async fn a_debounced_job_that_was_handed_back_takes_no_payload_away(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let first = queue.enqueue(&task(1)).debounce("u", HOUR).await?.id().unwrap();
+        ensure!(queue.inspect().run_now(first).await?);
+        run_and_hand_back(&queue).await?;
+        // It has started, so the last payload is another job's.
+        let second = queue.enqueue(&task(2)).debounce("u", HOUR).await?;
+        ensure!(second.is_new());
+        let again = queue.enqueue(&task(3)).debounce("u", HOUR).await?;
+        assert_eq!((again.is_new(), again.id()), (false, second.id()));
+        ensure!(queue.inspect().run_now(second.id().unwrap()).await?);
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(2).await?;
+        empty(&queue).await?;
+        assert_eq!(log.all(), [1, 3]);
+        ensure!(queue.enqueue(&task(4)).debounce("u", HOUR).await?.is_new());
+        worker.shutdown(LONG).await?;
         Ok(())
     }
 

@@ -22,11 +22,13 @@ local function announce_first(at)
   if tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]) >= at then announce(delay) end
 end
 
--- Puts the new payload into a job that has not started yet. One between two attempts has started: what it did once under its
--- id was for the old payload.
+-- Puts the new payload into a job that has not started yet. One between two attempts has started, and one that was handed
+-- back or replayed may have: what it did once under its id was for the old payload. Returns nil if it had the key only until
+-- it started: then the key is free for the new payload.
 local function replace(id)
   local record = redis.call('HGET', jobs, id)
-  if not record or not well_formed(record) or attempts(record) > 0 then return 0 end
+  if not record or not well_formed(record) then return 0 end
+  if may_have_run(record) then return uniqueness(record) ~= 2 and 0 or nil end
   local letter = state(record)
   if letter ~= 'r' and letter ~= 'l' and letter ~= 'p' then return 0 end
   local body, group = ARGV[15], group_of(record)
@@ -68,7 +70,8 @@ if key ~= '' then
   if holder and #holder > 16 and tonumber(sub(holder, 17)) <= now then holder = nil end
   if holder then
     holder = sub(holder, 1, 16)
-    return { 2, holder, ARGV[13] ~= 'keep' and replace(holder) or 0 }
+    local replaced = ARGV[13] == 'keep' and 0 or replace(holder)
+    if replaced then return { 2, holder, replaced } end
   end
 end
 if capacity > 0 then

@@ -361,7 +361,9 @@ impl<J> Enqueue<'_, J> {
     }
 
     /// With [`unique`](Self::unique): if the job that holds the key has not started yet, it gets the new payload. A job
-    /// between two attempts has started, and keeps its payload.
+    /// between two attempts has started, and keeps its payload; so does one that may have run before it was
+    /// [handed back](super::Worker::shutdown) or [replayed](super::DeadLetters::replay). If such a job holds the key
+    /// [until it starts](UniqueUntil::Started), the new payload is that of another job.
     pub fn replace_waiting(mut self) -> Self {
         if let Some(unique) = &mut self.options.unique {
             unique.duplicate = Duplicate::Replace;

@@ -138,7 +138,8 @@ for i = first, last, 4 do
         if group_waits(record) then record = with_flag(record, 32) end
         local kind = kind_of(record)
         limit = format('%.0f', limit)
-        record = with_flag(unstarted('Jp' .. sub(record, 3)), 8)
+        hold_again(record)
+        record = with_flag(unused('Jp' .. sub(record, 3)), 8)
         redis.call('HSET', jobs, id_of(record), record)
         redis.call('HSET', details, id_of(record) .. 'y', sub(text, 1, 1000))
         redis.call('ZADD', KEYS[value], limit, id_of(record))

@@ -90,7 +90,7 @@ impl ChildFailure {
 /// # worker.shutdown(Duration::from_secs(5)).await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a flow does nothing until it is added to a queue"]
 pub struct Flow {
     id: JobId,
@@ -101,6 +101,22 @@ pub struct Flow {
     failure: ChildFailure,
     queue: Option<Queue>,
     children: Vec<Flow>,
+}
+
+/// A clone is another flow: each of its jobs has an id of its own.
+impl Clone for Flow {
+    fn clone(&self) -> Self {
+        Self {
+            id: JobId::generate(),
+            name: self.name.clone(),
+            payload: self.payload.clone(),
+            policy: self.policy.clone(),
+            group: self.group.clone(),
+            failure: self.failure,
+            queue: self.queue.clone(),
+            children: self.children.clone(),
+        }
+    }
 }
 
 impl Flow {

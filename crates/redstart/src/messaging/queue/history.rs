@@ -123,7 +123,8 @@ impl Spread {
 
 impl QueueInspector {
     /// The counters per minute and kind that are [kept](super::QueueBuilder::history), oldest first. Read in pages; see
-    /// [`recent_history`](Self::recent_history) for a part of them.
+    /// [`recent_history`](Self::recent_history) for a part of them. Runs that ended together are counted when the last of
+    /// them was written; if the store refuses that one because its worker lost its lease, none of them is counted.
     ///
     /// # Errors
     ///

@@ -353,8 +353,9 @@ impl QueueInspector {
 
     /// When the job became ready that has waited for a worker the longest, since the Unix epoch; `None` if none waits.
     ///
-    /// Only the jobs that are first in turn are looked at. One that is before them in time, because they have a higher
-    /// priority or its group rests, is not seen.
+    /// Only the jobs that are first in turn are looked at: ten of each kind of place. One that is before them in time,
+    /// because they have a higher priority or its group waits for a place, may not be seen; nor is any behind a hundred
+    /// thousand deleted ones in a row.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {

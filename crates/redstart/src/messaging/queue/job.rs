@@ -140,8 +140,9 @@ impl FromStr for JobId {
 pub enum UniqueUntil {
     /// Until the job is done, dead or deleted.
     Done,
-    /// Until a worker takes the job: a job enqueued while it runs is a new one. A job that is handed back or parked without
-    /// having run holds the key again, unless another job has it by then.
+    /// Until a worker takes the job: a job enqueued while it runs is a new one. A job that is handed back, parked or replayed
+    /// holds the key again, unless another job has it by then; see
+    /// [`replace_waiting`](super::Enqueue::replace_waiting) for what that means for a new payload.
     Started,
     /// For this time from the enqueue on, even if the job is done, dead, cancelled or deleted before.
     For(Duration),

@@ -27,8 +27,6 @@ use crate::{
 const PAGE: i64 = 100;
 /// A relay begins at the oldest row again after this many pages at the latest, so that rows that stayed are tried again.
 const PAGES: usize = 100;
-/// After this many rows that the store did not take, a relay pauses.
-const MAX_FAILURES: usize = 3;
 
 /// A database that an [`Outbox`] can be in: SQLite or Postgres, by the cargo features of those names.
 pub trait OutboxDatabase: sqlx::Database + sealed::Outbox {}
@@ -153,12 +151,13 @@ database!(sqlx::Postgres, "BIGSERIAL PRIMARY KEY");
 ///
 /// A row that cannot be moved, because its job is too large for the store's deadline or was written by another version,
 /// stays in the table and is tried again at each look. It blocks the later rows of its group, whose jobs run in order, and no
-/// others, unless there are ten thousand such rows.
+/// others, unless there are ten thousand such rows. One that is too large for the deadline takes that long at each look.
 ///
 /// A row is deleted as soon as the store has acknowledged its job. If a failover then loses the job because no replica had
 /// it, the job is lost, as one that was enqueued without an outbox: see the limits of [`Queue`].
 ///
-/// The relay asks the database when it is [notified](OutboxRelay::notify), and otherwise every second. Several relays may
+/// The relay asks the database when it is [notified](OutboxRelay::notify), and otherwise every second, or every 30 seconds if
+/// it can move none of the rows. Several relays may
 /// run; they do the same work twice, not different work. The unique key of a job is the row's, so such a job has no other.
 ///
 /// ```
@@ -344,7 +343,7 @@ impl<D: OutboxDatabase> Outbox<D> {
             pass.pages += 1;
             let at_end = rows.len() < PAGE as usize;
             let begins_again = at_end || pass.pages >= PAGES;
-            let (mut moved, mut failure, mut failures) = (0, None, 0);
+            let (mut moved, mut failure) = (0, None);
             for row in rows {
                 pass.after = row.id;
                 if row
@@ -368,11 +367,12 @@ impl<D: OutboxDatabase> Outbox<D> {
                     Err(error) => {
                         tracing::warn!(%error, row = row.id, "a job of an outbox stays in its table");
                         pass.held.extend(row.job_group);
-                        // It may be the row, whose job cannot be read or is too large; it must not block the others.
-                        failures += usize::from(!error.is_codec() && !error.is_config());
+                        // It is the row, whose job cannot be read or is too large, unless the store does not answer at all. A
+                        // row must not block the others.
+                        let is_row = error.is_codec() || error.is_config() || self.answers().await;
                         failure = Some(error);
-                        if failures == MAX_FAILURES {
-                            // The next page begins behind these: they may be too large for the store.
+                        if !is_row {
+                            // The next page begins behind this one: its request may be what the store does not survive.
                             return Ok(Page {
                                 moved,
                                 failure,
@@ -395,6 +395,18 @@ impl<D: OutboxDatabase> Outbox<D> {
             })
         };
         observe::operation("queue.relay", self.queue.namespace(), work).await
+    }
+
+    /// Whether the store carries out a small request. After a request that it refused it may have to be connected to again.
+    async fn answers(&self) -> bool {
+        for tries_left in (0..3).rev() {
+            match self.queue.time().await {
+                Ok(_) => return true,
+                Err(_) if tries_left == 0 => {}
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+        false
     }
 
     async fn send(&self, row: &Row) -> Result<Enqueued> {

@@ -64,10 +64,14 @@ local function free_unique(record)
   end
 end
 
--- A job that was taken and did not start: it is another delivery, and it holds the key again that it held until its
--- start, unless another job has that by now.
-local function unstarted(record)
+-- A job that comes back holds the key again that it held until its start, unless another job has that by now.
+local function hold_again(record)
   if uniqueness(record) == 2 then redis.call('HSETNX', unique, extra(record, 'u'), id_of(record)) end
+end
+
+-- A job that was taken and is not charged an attempt. Whether it ran is not known: its worker was shut down.
+local function unstarted(record)
+  hold_again(record)
   return handed_back(record)
 end
 
@@ -282,10 +286,12 @@ end
 -- The job is over: d done, c cancelled, e expired. It is kept for a time, or leaves nothing.
 local function conclude(record, letter, result, now)
   local id = id_of(record)
-  spent = spent + 40
+  local keep = tonumber(flag(record, 64) and extra(record, 'k') or ARGV[4])
+  local is_told = flag(record, 64) and (extra(record, 'p') or extra(record, 'q'))
+  -- Where it is neither kept nor a parent is told, it is removed, and its places go to others.
+  spent = spent + ((keep >= 0 or is_told) and 40 or 25)
   free_unique(record)
   record = settle_cancel(record)
-  local keep = tonumber(flag(record, 64) and extra(record, 'k') or ARGV[4])
   if keep >= 0 then
     local kept = { id, as(record, letter, now), id .. 'r', result }
     if flag(record, 8) then

@@ -10,7 +10,8 @@
 --   19-34   when it was enqueued, likewise; unique among the jobs of a group
 --   35-50   the job's id
 --   51-52   attempts that were charged so far, big-endian
---   53-54   how often it was handed back unstarted, big-endian
+--   53-54   tells deliveries apart, big-endian: raised whenever it comes back without being charged an attempt. Odd: it may
+--           have run for all that
 --   55-56   priority + 32768, big-endian
 --   57      flags: its unique key is held 1 = until done, 2 = until started, 3 = for a time; + 4 = it was parked, since
 --           bytes 3-18; + 8 = it has details; + 16 = it is to be cancelled; + 32 = it holds a place of its group while
@@ -86,8 +87,24 @@ local function charged(record)
   return with_attempts(record, math.min(attempts(record) + 1, 65535))
 end
 
+local function with_returns(record, count)
+  return sub(record, 1, 52) .. pair(count % 65536) .. sub(record, 55)
+end
+
+-- Another delivery of a job that did not run. Whether it ran before that stays known.
+local function unused(record)
+  return with_returns(record, number(record, 53) + 2)
+end
+
+-- Another delivery of a job that may have run, although no attempt is charged.
 local function handed_back(record)
-  return sub(record, 1, 52) .. pair((number(record, 53) + 1) % 65536) .. sub(record, 55)
+  local returns = number(record, 53)
+  return with_returns(record, returns - returns % 2 + 3)
+end
+
+-- What such a job did once under its id was for the payload that it has.
+local function may_have_run(record)
+  return attempts(record) > 0 or number(record, 53) % 2 == 1
 end
 
 -- In another state, as of a time.

@@ -251,11 +251,26 @@ if tonumber(ARGV[17]) > 0 or #ARGV >= 22 then
   end
 end
 
+-- How many jobs of a group or a kind have their places. While none runs at all, nobody has a place of a kind: one that is
+-- counted was lost, by a failover or by a script of an older version, and is free again. A group's may be held by a job that
+-- waits.
+local none_runs, looked_at = redis.call('HEXISTS', meta, 'running') == 0, {}
+local function places_taken(name)
+  local busy = tonumber(redis.call('HGET', meta, 'n:' .. name) or 0)
+  if busy > 0 and none_runs and byte(name, 1) == 1 and not looked_at[name] then
+    redis.call('HDEL', meta, 'n:' .. name)
+    busy = 0
+  end
+  -- What is counted from here on are jobs that this script takes.
+  looked_at[name] = true
+  return busy
+end
+
 -- Whether the limits let a job of this group start, which may have its place already. Then a function that counts it, and
 -- returns whether another may start too; otherwise how long the rate limit wants it to wait, if it is that.
 local function may_start(group, has_place)
   local limit = limits[group] or (byte(group, 1) == 1 and { 0, 0, 0 }) or of_groups
-  local busy = tonumber(redis.call('HGET', meta, 'n:' .. group) or 0)
+  local busy = places_taken(group)
   if not has_place and limit[1] > 0 and busy >= limit[1] then return false end
   local wait, spend = 0, nil
   if limit[2] > 0 then wait, spend = admit(group, limit[2], limit[3]) end
@@ -324,7 +339,7 @@ end
 local function has_place(line)
   local limit = limits[line]
   if not limit then return true end
-  if limit[1] > 0 and tonumber(redis.call('HGET', meta, 'n:' .. line) or 0) >= limit[1] then return false end
+  if limit[1] > 0 and places_taken(line) >= limit[1] then return false end
   local wait = limit[2] > 0 and admit(line, limit[2], limit[3]) or 0
   if wait > 0 then look_after(wait) end
   return wait == 0

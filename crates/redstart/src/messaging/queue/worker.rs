@@ -56,6 +56,8 @@ struct Shared {
     queue: Queue,
     /// The registration of now; `None` only at the start.
     current: Mutex<Option<Arc<Registration>>>,
+    /// Those before it whose jobs nobody has taken over yet, as far as this worker knows.
+    former: Mutex<Vec<Arc<Registration>>>,
     signals: Arc<Signals>,
     handlers: HashMap<&'static str, Arc<dyn Runner>>,
     concurrency: usize,
@@ -75,6 +77,8 @@ struct Shared {
     stop: CancellationToken,
     /// Drop what runs.
     abort: CancellationToken,
+    /// The store answers again: endings that wait for that may go.
+    answers: Notify,
     /// All endings are in the channel: the acknowledger may end once it has written them.
     drained: CancellationToken,
     /// The store says that this worker holds more than it knows of.

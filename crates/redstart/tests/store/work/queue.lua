@@ -72,6 +72,23 @@ end
 args[#args + 1] = 0
 return queue('running', 'parked', 'history', 'tallies'), args
 
+-- [queue.finish] at most 2500: 256 jobs of groups and a kind with a limit that are done and leave nothing, of which it writes some.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return held(job_id(i), 64, extra('g', name(i)) .. extra('l', '')) end, job_id)
+hfill('running', 3, delivery)
+call('HSET', 'meta', 'running', N)
+hfill('meta', 1, function(i) return 'n:' .. name(i) end)
+call('HSET', 'meta', 'n:\1mail', N)
+zfill('grouped', 0, function(i) return name(i) .. '\0' .. digits(PAST) .. job_id(i) end)
+for i = 1, 50 do call('ZADD', 'idle', i, string.rep('d', 32) .. i) end
+local args = setting(60000000, WORKER, 0, 60, 0, 256)
+args[4] = '-1'
+for i = 1, 256 do
+  for _, word in ipairs({ delivery(i), 'done', 0, '' }) do args[#args + 1] = word end
+end
+args[#args + 1] = 0
+return queue('running', 'parked', 'history', 'tallies'), args
+
 -- [queue.flow] A parent with 100 children.
 local args = setting(0, 0, 60000, 100, job_body(job_id(1), 64, extra('n', '100')))
 for i = 2, 101 do

@@ -10,6 +10,9 @@ const PAGE: usize = 200;
 /// Ids that one command reads at most to find the place where a page begins, and how many commands look for it.
 const SOUGHT: usize = 4000;
 const TRIES: u32 = 16;
+/// How many jobs of each container the oldest one is looked for among, and how many places of deleted jobs are passed over.
+const FIRST: usize = 10;
+const MOST_DELETED: usize = 100_000;
 
 /// Where the next page of jobs begins. As text it has only ASCII letters, digits and dots.
 ///
@@ -249,15 +252,62 @@ impl QueueInspector {
         for (command, part) in [
             ("LRANGE", "ready"),
             ("ZRANGE", "ranked"),
+            // By name: each of the groups may wait for a place.
             ("ZRANGE", "grouped"),
+            ("ZRANGE", "groups"),
+            ("ZRANGE", "resting"),
         ] {
-            // Those that were deleted may be among them.
-            pipeline.cmd(command).arg(entity.part(part)).arg(0).arg(9);
+            pipeline
+                .cmd(command)
+                .arg(entity.part(part))
+                .arg(0)
+                .arg(FIRST - 1);
         }
-        let ids: Vec<Vec<Vec<u8>>> = self.queue.store().pipeline(&pipeline).await?;
-        let jobs = self.records("jobs", &ids.concat()).await?;
-        let ready = jobs.iter().filter(|job| job.state == JobState::Ready);
-        Ok(ready.map(|job| job.due).min())
+        let found: Vec<Vec<Vec<u8>>> = self.queue.store().pipeline(&pipeline).await?;
+        let [plain, ranked, grouped, in_turn, resting] = &found[..] else {
+            return Err(Error::codec("unexpected shape of the reply"));
+        };
+        let mut first = redis::pipe();
+        for group in in_turn.iter().chain(resting) {
+            first
+                .cmd("ZRANGE")
+                .arg(entity.part("grouped"))
+                .arg([b"[", &group[..], b"\0"].concat())
+                .arg([b"(", &group[..], b"\x01"].concat())
+                .arg("BYLEX")
+                .arg("LIMIT")
+                .arg(0)
+                .arg(1);
+        }
+        let mut ids = [&plain[..], ranked, grouped].concat();
+        if !in_turn.is_empty() || !resting.is_empty() {
+            let first: Vec<Vec<Vec<u8>>> = self.queue.store().pipeline(&first).await?;
+            ids.extend(first.concat());
+        }
+        let ready = |jobs: &[JobInfo]| {
+            let ready = jobs.iter().filter(|job| job.state == JobState::Ready);
+            ready.map(|job| job.due).min()
+        };
+        let jobs = self.records("jobs", &ids).await?;
+        let is_plain = |job: &JobInfo| plain.iter().any(|id| id[..] == job.id.0);
+        let mut oldest = ready(&jobs);
+        // The places of deleted jobs are passed over.
+        let mut looked = plain.len();
+        let mut all_deleted = plain.len() == FIRST && !jobs.iter().any(is_plain);
+        while all_deleted && looked < MOST_DELETED {
+            let mut range = redis::cmd("LRANGE");
+            let count = SOUGHT / 2;
+            range
+                .arg(entity.part("ready"))
+                .arg(looked)
+                .arg(looked + count - 1);
+            let ids: Vec<Vec<u8>> = self.queue.store().query(&range).await?;
+            looked += ids.len();
+            let jobs = self.records("jobs", &ids).await?;
+            all_deleted = jobs.is_empty() && ids.len() == count;
+            oldest = oldest.into_iter().chain(ready(&jobs)).min();
+        }
+        Ok(oldest)
     }
 
     /// A page of the list: the next ids after a job, and where the page after them begins.
@@ -271,16 +321,16 @@ impl QueueInspector {
             return Ok(page_of(skip, None, ids, PAGE));
         };
         let mut count = PAGE;
-        for _ in 0..TRIES {
+        for tries_left in (0..TRIES).rev() {
             // The job itself stands before them, and further from the end if others were added.
             let mut ids = self.range(skip - 1, count + 1).await?;
             let is_last = ids.len() <= count;
             match ids.iter().position(|id| id[..] == after.0) {
-                // Most of the page would be jobs that were read before. The place of the others is known now; fewer will have
-                // been added until they are read.
-                Some(at) if !is_last && at > PAGE / 2 => {
+                // Little of what was read would be new. The place of the rest is known now; about as many as were added since
+                // the last command will have been added until it is read.
+                Some(at) if !is_last && count - at < PAGE / 2 && tries_left > 0 => {
                     skip += at;
-                    count = (PAGE + at).min(SOUGHT);
+                    count = (PAGE + 2 * at).min(SOUGHT);
                 }
                 Some(at) => {
                     skip += at;

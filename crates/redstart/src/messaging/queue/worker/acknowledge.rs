@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    ops::ControlFlow,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -102,20 +103,20 @@ impl Delivery {
     }
 }
 
-/// Writes the endings of one registration and counts them.
+/// Writes the endings of one registration and counts those that were written.
 async fn finish(shared: &Shared, registration: &Registration, ended: &[Ended]) {
     let batch = Batch::new(ended, shared);
-    let accepted = batch.write(shared, registration).await;
+    let written = batch.write(shared, registration).await;
+    registration.has_written(ended.len());
     {
         let mut known = registration.known.lock();
         for Ended { delivery, .. } in ended {
             known.remove(&delivery.key);
         }
     }
-    if accepted {
-        batch.count(shared);
-    } else {
-        observe::events("queue.refused", ended.len() as u64);
+    let counted = batch.count(shared, &written);
+    if !written.all {
+        observe::events("queue.refused", (ended.len() - counted) as u64);
         registration.lost.cancel();
     }
 }
@@ -128,24 +129,22 @@ pub(super) struct Batch<'a> {
     /// The parts of the kinds that are parked.
     parked: Vec<String>,
     history: History,
-    counts: Counts,
 }
 
 struct Other<'a> {
     delivery: &'a DeliveryId,
+    /// Also the name by which it is counted.
     ending: &'static str,
     number: u64,
     text: Cow<'a, [u8]>,
 }
 
-#[derive(Default)]
-struct Counts {
-    done: u64,
-    retried: u64,
-    dead: u64,
-    handed_back: u64,
-    parked: u64,
-    cancelled: u64,
+/// How far a batch was written.
+pub(super) struct Written {
+    /// Of those that are not plain. With the first of them, or if there is none, all plain ones were written.
+    others: usize,
+    /// Otherwise the store refused the rest, or did not answer in the end.
+    pub(super) all: bool,
 }
 
 /// The keys of kinds come after these.
@@ -158,14 +157,12 @@ impl<'a> Batch<'a> {
             others: Vec::new(),
             parked: Vec::new(),
             history: History::default(),
-            counts: Counts::default(),
         };
         let queue = &shared.queue.0;
         for Ended {
             delivery, ending, ..
         } in ended
         {
-            let counts = &mut batch.counts;
             let result = match ending {
                 Ending::Done(result) if delivery.keeps_result(shared) => &result[..],
                 _ => &[],
@@ -185,7 +182,6 @@ impl<'a> Batch<'a> {
                 && !delivery.progressed.load(Ordering::Relaxed);
             let (ending, number, text): (_, _, Cow<'a, [u8]>) = match ending {
                 Ending::Done(_) if is_too_large => {
-                    counts.dead += 1;
                     let reason = format!(
                         "the result has {} bytes; the queue accepts at most {}",
                         result.len(),
@@ -194,31 +190,17 @@ impl<'a> Batch<'a> {
                     ("dead", 0, reason.into_bytes().into())
                 }
                 Ending::Done(_) => {
-                    counts.done += 1;
                     if plain {
                         batch.plain.push(&delivery.key);
                         continue;
                     }
                     ("done", 0, result.into())
                 }
-                Ending::Retry { wait, reason } => {
-                    counts.retried += 1;
-                    ("retry", micros(*wait), cut(reason))
-                }
-                Ending::Dead(reason) => {
-                    counts.dead += 1;
-                    ("dead", 0, cut(reason))
-                }
-                Ending::Cancelled => {
-                    counts.cancelled += 1;
-                    ("cancel", 0, Cow::Borrowed(b""))
-                }
-                Ending::HandBack => {
-                    counts.handed_back += 1;
-                    ("back", 0, Cow::Borrowed(b""))
-                }
+                Ending::Retry { wait, reason } => ("retry", micros(*wait), cut(reason)),
+                Ending::Dead(reason) => ("dead", 0, cut(reason)),
+                Ending::Cancelled => ("cancel", 0, Cow::Borrowed(b"")),
+                Ending::HandBack => ("back", 0, Cow::Borrowed(b"")),
                 Ending::Park { kind, reason } => {
-                    counts.parked += 1;
                     let part = parked::part(kind);
                     let known = batch.parked.iter().position(|other| *other == part);
                     let at = known.unwrap_or_else(|| {
@@ -278,8 +260,23 @@ impl<'a> Batch<'a> {
         call.idempotent()
     }
 
-    /// Tries until the store answers, or three times at the end of the worker; whether the store accepted it.
-    async fn write(&self, shared: &Shared, registration: &Registration) -> bool {
+    /// After a reply to [`call`](Self::call): how many of those that are not plain were written so far, or the end.
+    pub(super) fn after(&self, written: usize, reply: usize) -> ControlFlow<Written, usize> {
+        match reply {
+            0 => ControlFlow::Break(Written {
+                others: written,
+                all: false,
+            }),
+            1 => ControlFlow::Break(Written {
+                others: self.others.len(),
+                all: true,
+            }),
+            some => ControlFlow::Continue(written + some - 1),
+        }
+    }
+
+    /// Tries until the store answers, or three times at the end of the worker.
+    async fn write(&self, shared: &Shared, registration: &Registration) -> Written {
         let queue = &shared.queue;
         let mut pause = Duration::from_millis(10);
         let mut tries_left = 3;
@@ -288,11 +285,13 @@ impl<'a> Batch<'a> {
             let call = self.call(shared, registration, written);
             let call = call.run::<usize>(queue.store());
             match observe::operation("queue.finish", queue.namespace(), call).await {
-                Ok(accepted @ 0..=1) => return accepted == 1,
-                Ok(some) => {
-                    written += some - 1;
-                    continue;
-                }
+                Ok(reply) => match self.after(written, reply) {
+                    ControlFlow::Break(written) => return written,
+                    ControlFlow::Continue(more) => {
+                        written = more;
+                        continue;
+                    }
+                },
                 Err(error) => tracing::debug!(%error, "endings of jobs could not be written"),
             }
             // The fetcher may wait for room, which there is not before this is written.
@@ -300,38 +299,60 @@ impl<'a> Batch<'a> {
             if shared.drained.is_cancelled() {
                 tries_left -= 1;
                 if tries_left == 0 {
-                    return false;
+                    return Written {
+                        others: written,
+                        all: false,
+                    };
                 }
             }
             tokio::select! {
                 biased;
                 () = shared.drained.cancelled() => {}
+                () = shared.answers.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
 
-    pub(super) fn count(&self, shared: &Shared) {
-        let (counts, totals) = (&self.counts, &shared.totals);
+    /// Counts those that were written; how many.
+    pub(super) fn count(&self, shared: &Shared, written: &Written) -> usize {
+        let plain = match written {
+            Written {
+                others: 0,
+                all: false,
+            } => 0,
+            _ => self.plain.len(),
+        };
+        let written = self.others.get(..written.others).unwrap_or(&self.others);
+        let of = |ending| {
+            written
+                .iter()
+                .filter(|other| other.ending == ending)
+                .count() as u64
+        };
+        let (done, handed_back) = (of("done") + plain as u64, of("back"));
+        let (retried, dead) = (of("retry"), of("dead"));
+        let totals = &shared.totals;
         for (total, count) in [
-            (&totals.done, counts.done),
-            (&totals.failed, counts.retried + counts.dead),
-            (&totals.handed_back, counts.handed_back),
+            (&totals.done, done),
+            (&totals.failed, retried + dead),
+            (&totals.handed_back, handed_back),
         ] {
             total.fetch_add(count, Ordering::Relaxed);
         }
         for (event, count) in [
-            ("queue.done", counts.done),
-            ("queue.retried", counts.retried),
-            ("queue.dead", counts.dead),
-            ("queue.handed_back", counts.handed_back),
-            ("queue.parked", counts.parked),
-            ("queue.cancelled", counts.cancelled),
+            ("queue.done", done),
+            ("queue.retried", retried),
+            ("queue.dead", dead),
+            ("queue.handed_back", handed_back),
+            ("queue.parked", of("park")),
+            ("queue.cancelled", of("cancel")),
         ] {
             if count > 0 {
                 observe::events(event, count);
             }
         }
+        plain + written.len()
     }
 }

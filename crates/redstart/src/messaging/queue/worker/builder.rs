@@ -203,6 +203,7 @@ impl WorkerBuilder {
         let shared = Arc::new(Shared {
             id: token(),
             current: parking_lot::Mutex::default(),
+            former: parking_lot::Mutex::default(),
             signals: Arc::new(Signals::new(clock, kinds)),
             room,
             queue: self.queue,
@@ -220,6 +221,7 @@ impl WorkerBuilder {
             abort: CancellationToken::new(),
             drained: CancellationToken::new(),
             suspect: Notify::new(),
+            answers: Notify::new(),
             totals: Totals::default(),
         });
         // Subscribe first: a job enqueued after the first look must wake this worker.

@@ -221,6 +221,7 @@ impl DispatcherBuilder {
         Ok(Arc::new(Shared {
             id: token(),
             current: Mutex::default(),
+            former: Mutex::default(),
             signals: Arc::new(Signals::new(clock, kinds.collect())),
             room: Room::new(Semaphore::MAX_PERMITS),
             queue: self.queue.clone(),
@@ -238,6 +239,7 @@ impl DispatcherBuilder {
             abort: CancellationToken::new(),
             drained: CancellationToken::new(),
             suspect: Notify::new(),
+            answers: Notify::new(),
             totals: Totals::default(),
         }))
     }

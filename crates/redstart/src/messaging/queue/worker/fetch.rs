@@ -237,8 +237,7 @@ impl Fetcher {
                     }
                 },
             };
-            let ended = Ended::new(delivery, ending, permit);
-            let _ = shared.ended.send(ended).await;
+            shared.pass_on(Ended::new(delivery, ending, permit)).await;
         }
     }
 

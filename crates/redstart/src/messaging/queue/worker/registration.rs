@@ -2,12 +2,15 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Shared, heartbeat::heartbeat};
@@ -42,6 +45,9 @@ pub(super) struct Registration {
     pub(super) known: Mutex<HashMap<DeliveryId, CancellationToken>>,
     /// Jobs that were cancelled before the reply with them arrived.
     early: Mutex<HashSet<JobId>>,
+    /// How many endings were passed to the acknowledger, and of how many it knows what became of them.
+    ended: AtomicU64,
+    written: watch::Sender<u64>,
 }
 
 impl Registration {
@@ -57,7 +63,27 @@ impl Registration {
             over: CancellationToken::new(),
             known: Mutex::default(),
             early: Mutex::default(),
+            ended: AtomicU64::new(0),
+            written: watch::Sender::new(0),
         }
+    }
+
+    /// One more ending was passed to the acknowledger.
+    pub(super) fn has_ended_one(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// So many endings were written or refused.
+    pub(super) fn has_written(&self, endings: usize) {
+        self.written
+            .send_modify(|written| *written += endings as u64);
+    }
+
+    /// Waits until all endings were written or refused that there are now.
+    async fn all_written(&self) {
+        let ended = self.ended.load(Ordering::SeqCst);
+        let mut written = self.written.subscribe();
+        let _ = written.wait_for(|written| *written >= ended).await;
     }
 
     /// The name of the worker on its wake channel: the first half.
@@ -131,13 +157,31 @@ impl Shared {
             .await?;
         registration.renewed(started, self.lease);
         self.signals.is_registered(&registration);
-        *self.current.lock() = Some(registration.clone());
+        let former = self.current.lock().replace(registration.clone());
+        self.former.lock().extend(former);
         crate::task::spawn(heartbeat(self.clone(), registration.clone(), started));
         Ok(registration)
     }
 
+    /// Before this worker's own jobs of a lost registration are taken over: the endings that wait for the store since it did
+    /// not answer are written first, for a deadline at most. Other workers do not know of them.
+    async fn write_what_ended(&self, worker: &str) {
+        let own = {
+            let (current, former) = (self.current.lock(), self.former.lock());
+            let mut own = current.iter().chain(former.iter());
+            own.find(|registration| registration.name == worker)
+                .cloned()
+        };
+        if let Some(registration) = own {
+            self.answers.notify_one();
+            let deadline = self.queue.store().deadline();
+            let _ = tokio::time::timeout(deadline, registration.all_written()).await;
+        }
+    }
+
     /// Takes over the jobs of a worker whose lease ended.
     pub(super) async fn reclaim(&self, worker: &str) -> Result<()> {
+        self.write_what_ended(worker).await;
         let (ready, dead): (i64, u64) = self
             .queue
             .call(
@@ -155,6 +199,9 @@ impl Shared {
             observe::events("queue.dead", dead);
             tracing::debug!(worker, ready, dead, "took over the jobs of a silent worker");
         }
+        self.former
+            .lock()
+            .retain(|registration| registration.name != worker);
         Ok(())
     }
 

@@ -134,14 +134,16 @@ pub(super) async fn run(
         }
         ending => ending,
     };
-    // The acknowledger outlives the jobs.
-    let _ = shared
-        .ended
-        .send(Ended::new(delivery, ending, permit))
-        .await;
+    shared.pass_on(Ended::new(delivery, ending, permit)).await;
 }
 
 impl Shared {
+    /// Passes an ending to the acknowledger, which outlives the jobs.
+    pub(super) async fn pass_on(&self, ended: Ended) {
+        ended.delivery.registration.has_ended_one();
+        let _ = self.ended.send(ended).await;
+    }
+
     /// For a job that another worker may be able to run.
     pub(super) fn cannot_run(&self, kind: String, reason: String) -> Ending {
         if self.queue.0.park_for.is_zero() {

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    ops::ControlFlow,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -194,17 +195,16 @@ impl Settler {
             let mut written = 0;
             loop {
                 let call = batch.call(shared, registration, written);
-                match call.run::<usize>(shared.queue.store()).await? {
-                    accepted @ 0..=1 => return Ok(accepted == 1),
-                    some => written += some - 1,
+                let reply = call.run::<usize>(shared.queue.store()).await?;
+                match batch.after(written, reply) {
+                    ControlFlow::Break(written) => return Ok(written),
+                    ControlFlow::Continue(more) => written = more,
                 }
             }
         };
-        let accepted = observe::operation("queue.finish", shared.queue.namespace(), write).await?;
-        if accepted {
-            batch.count(shared);
-        }
-        Ok(accepted)
+        let written = observe::operation("queue.finish", shared.queue.namespace(), write).await?;
+        batch.count(shared, &written);
+        Ok(written.all)
     }
 }
 
