@@ -30,6 +30,8 @@ pub(crate) struct Saves {
     thread: Option<JoinHandle<()>>,
     /// When a file was last due, in unix seconds.
     tried: i64,
+    /// The file that was due was not begun.
+    not_begun: bool,
 }
 
 #[derive(Default)]
@@ -63,6 +65,11 @@ impl Saves {
     /// Whether the last file could not be written.
     pub(crate) fn has_failed(&self) -> bool {
         self.outcome.failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last file that was due was written.
+    pub(crate) fn is_well(&self) -> bool {
+        !self.has_failed() && !self.not_begun
     }
 
     /// How many changes the last file does not have, out of all since the start.
@@ -164,6 +171,11 @@ pub(crate) fn has_save_points(config: &Config) -> bool {
     save_points(config).next().is_some()
 }
 
+/// Whether data is kept in a folder: the one that is named, or else the current one.
+pub(crate) fn uses_folder(config: &Config) -> bool {
+    config.append_only || config.dir.is_some() || has_save_points(config)
+}
+
 /// As Redis says it.
 pub(crate) const NOT_SAVED: &str = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
      persist to disk. Commands that may modify the data set are disabled, because this instance is configured to report \
@@ -190,12 +202,21 @@ pub(crate) fn save_if_due(state: &mut State, now_micros: i64) {
     let unsaved = state.saves.unsaved(state.dirty);
     let due =
         save_points(&state.config).any(|(seconds, changes)| unsaved >= changes && since > seconds);
-    if !due || (state.saves.has_failed() && now - state.saves.tried < AGAIN) {
+    let failed = state.saves.has_failed() || state.saves.not_begun;
+    if !due || (failed && now - state.saves.tried < AGAIN) {
         return;
     }
     state.saves.tried = now;
-    if let Err(error) = save_later(state, now_micros) {
-        state.saves.outcome.failed.store(true, Ordering::Relaxed);
+    let begun = save_later(state, now_micros);
+    state.saves.not_begun = begun.is_err();
+    if let Err(error) = begun {
+        // A file that is not replaced stays there: writes would be refused for good.
+        let in_the_way = error.kind() == io::ErrorKind::AlreadyExists;
+        state
+            .saves
+            .outcome
+            .failed
+            .store(!in_the_way, Ordering::Relaxed);
         tracing::error!(%error, "the snapshot was not written");
     }
 }

@@ -395,3 +395,82 @@ fn what_is_acknowledged_during_a_shutdown_is_in_the_file() {
         assert!(kept >= acknowledged, "n{n}: {kept} of {acknowledged}");
     }
 }
+
+/// A file that nobody has loaded is in the way of one that is due.
+#[test]
+fn a_file_that_was_not_loaded_is_not_replaced_and_refuses_no_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dump.rdb");
+    let mut settings = redstart_engine::Settings::new();
+    settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+    settings.set("save", "10 1").unwrap();
+    let engine = Engine::builder()
+        .settings(settings)
+        .clock(Clock::manual_at(1_700_000_000_000_000))
+        .build()
+        .unwrap();
+    fs::write(&file, "of somebody else").unwrap();
+    let mut session = engine.session();
+    let status = |session: &mut Session| {
+        let info = bulk(session.line("INFO persistence"));
+        let text = String::from_utf8_lossy(&info).into_owned();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("rdb_last_bgsave_status"));
+        line.unwrap().trim().to_owned()
+    };
+    for n in 0..3 {
+        assert_eq!(session.line(&format!("SET k {n}")), Reply::OK);
+        engine.advance(Duration::from_secs(11));
+        assert_eq!(session.line("PING"), Reply::Status("PONG".into()));
+        assert_eq!(status(&mut session), "rdb_last_bgsave_status:err");
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"of somebody else");
+    // Once it is gone, the next one that is due is written.
+    fs::remove_file(&file).unwrap();
+    engine.advance(Duration::from_secs(11));
+    session.line("PING");
+    block_until("the file", Duration::from_secs(60), || {
+        file.exists().then_some(())
+    })
+    .unwrap();
+    assert_eq!(status(&mut session), "rdb_last_bgsave_status:ok");
+}
+
+/// What [`an_engine_that_saves_into_the_current_folder_goes_on_there`] does in a process of its own.
+#[test]
+#[ignore = "called by another test in a folder of its own"]
+fn saving_into_the_current_folder() {
+    let open = || {
+        let mut settings = redstart_engine::Settings::new();
+        settings.set("save", "3600 1").unwrap();
+        Engine::builder().settings(settings).build().unwrap()
+    };
+    let engine = open();
+    assert_eq!(engine.session().line("SET k 1"), Reply::OK);
+    assert_eq!(engine.session().line("SAVE"), Reply::OK);
+    drop(engine);
+    let mut session = open().session();
+    assert_eq!(session.line("GET k"), Reply::bulk("1"));
+    assert_eq!(session.line("SET k 2"), Reply::OK);
+    assert_eq!(session.line("SAVE"), Reply::OK);
+    // Without points nothing is kept, and nothing of others is read.
+    assert_eq!(Engine::new().session().line("GET k"), Reply::Nil);
+}
+
+#[test]
+fn an_engine_that_saves_into_the_current_folder_goes_on_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let test = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--ignored",
+            "--exact",
+            "snapshot::saving_into_the_current_folder",
+        ])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&test.stdout);
+    assert!(test.status.success(), "{told}");
+    assert!(told.contains("1 passed"), "{told}");
+}
