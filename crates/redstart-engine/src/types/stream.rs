@@ -72,9 +72,8 @@ impl Stream {
 
     /// About how many bytes are held on the heap.
     pub(crate) fn heap_size(&self) -> usize {
-        let bytes = |node: &Node| {
-            size_of::<(Id, Node)>() + node.data.capacity() + 24 * node.fields.len()
-        };
+        let bytes =
+            |node: &Node| size_of::<(Id, Node)>() + node.data.capacity() + 24 * node.fields.len();
         // The last node is being filled and may have room for twice of what it has. The others are full and have none to spare,
         // unless entries were deleted from them; they are judged by the first one and by the one before the last.
         let mut backwards = self.nodes.values().rev();
@@ -350,10 +349,7 @@ mod tests {
     #[test]
     fn the_bytes_of_an_entry_do_not_depend_on_how_many_there_are() {
         let mut stream = Stream::default();
-        let pairs = [
-            Bytes::from_static(b"d"),
-            Bytes::copy_from_slice(&[7; 100]),
-        ];
+        let pairs = [Bytes::from_static(b"d"), Bytes::copy_from_slice(&[7; 100])];
         for n in 1..=2000 {
             stream.append(id(1_700_000_000_000 + n, 0), &pairs, 100);
             if n >= 1000 {
