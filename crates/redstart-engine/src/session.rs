@@ -42,7 +42,7 @@ use crate::{
     registry,
     reply::{Protocol, Reply},
     resp::{self, Commands},
-    stats::{Traffic, commandlog},
+    stats::commandlog,
     types::dict::WARMED,
 };
 
@@ -768,15 +768,26 @@ impl Session {
         }
     }
 
-    /// What the listener counts.
     /// Lets commands be counted and timed as those of a listener's client.
     #[cfg(test)]
     pub(crate) fn count_as_networked(&mut self, networked: bool) {
         self.client.networked = networked;
     }
 
-    pub(crate) fn traffic(&self) -> &Traffic {
-        &self.inner.traffic
+    /// Counts bytes that came over the client's connection.
+    pub(crate) fn was_read(&self, bytes: usize) {
+        self.inner.traffic.read(bytes);
+        if let Some(profile) = &self.client.profile {
+            profile.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts bytes that went over it.
+    pub(crate) fn was_written(&self, bytes: usize) {
+        self.inner.traffic.wrote(bytes);
+        if let Some(profile) = &self.client.profile {
+            profile.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn take_inbox(&mut self) -> Inbox {

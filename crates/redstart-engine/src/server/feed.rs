@@ -242,7 +242,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// What the replica said, and whether it confirmed a place in the stream.
     fn hear(&mut self, to: &Attachment, count: usize) -> (Flow, bool) {
-        self.session.traffic().read(count);
+        self.session.was_read(count);
         if count == 0 {
             return (Flow::Close, false);
         }
