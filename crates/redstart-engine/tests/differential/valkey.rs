@@ -705,3 +705,48 @@ fn searches_in_a_polygon_answer_alike() {
         "##,
     );
 }
+
+#[test]
+fn words_of_bgsave_and_shutdown_are_read_alike() {
+    compare_with(
+        Kind::Valkey,
+        r##"
+        BGSAVE CANCEL
+        BGSAVE cancel
+        BGSAVE CANCEL x
+        BGSAVE SCHEDULE CANCEL
+        BGSAVE FOO
+        SHUTDOWN SAFE FOO
+        SHUTDOWN SAFE ABORT
+        SHUTDOWN ABORT SAFE
+        SHUTDOWN FAILOVER ABORT
+        SHUTDOWN ABORT
+        SHUTDOWN NOSAVE SAVE SAFE
+        SHUTDOWN FAILOVER NOSAVE
+        SHUTDOWN NOSAVE FAILOVER FAILOVER
+        SHUTDOWN SAFE FAILOVER NOW FORCE NOSAVE
+        "##,
+    );
+}
+
+#[test]
+fn the_only_node_of_a_cluster_is_not_shut_down_safely() {
+    let builder = Engine::builder().compat(Compat::Valkey9).cluster(true);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("engine.sock");
+    let _running = Running::start(builder.build().unwrap(), ServerConfig::new().unix(&socket));
+    let mut wire = Wire::new(std::os::unix::net::UnixStream::connect(&socket).unwrap());
+    let refused = wire.call(&split("SHUTDOWN SAFE NOSAVE"));
+    let text = "ERR Errors trying to SHUTDOWN. Check logs.";
+    assert_eq!(refused, Reply::Error(text.into()));
+    assert_eq!(wire.call(&split("PING")), Reply::Status("PONG".into()));
+    // Nobody could take over: it ends as without the word.
+    wire.send(&split("SHUTDOWN FAILOVER NOSAVE"));
+    let ended = || {
+        std::os::unix::net::UnixStream::connect(&socket)
+            .is_err()
+            .then_some(())
+    };
+    let patience = Duration::from_secs(60);
+    redstart_testkit::block_until("the listener to end", patience, ended).unwrap();
+}
