@@ -106,8 +106,14 @@ use write::{FILE_LOST, FINE, Waiters};
 
 /// How often the log's thread looks for work without being asked.
 const ROUND: Duration = Duration::from_millis(100);
-/// How long after a failed attempt a fresh log is tried again.
+/// How soon after a failed attempt a fresh log is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long after an attempt at a fresh log the next one may begin. Everybody waits during an attempt, which may write
+/// nearly all data before it fails: ten times as long, commands are answered.
+fn pause_after(attempt: Duration) -> Duration {
+    RETRY.max(attempt.saturating_mul(10))
+}
 
 /// The log of one engine. Locks are taken in the order of the fields, after the engine's own.
 pub(crate) struct Log {
@@ -279,7 +285,7 @@ impl Log {
 
     /// The life of the log's thread.
     fn work_until_stopped(self: &Arc<Log>) {
-        let mut last_attempt: Option<Instant> = None;
+        let mut next_attempt: Option<Instant> = None;
         loop {
             let work = {
                 let mut work = self.work.lock();
@@ -299,11 +305,12 @@ impl Log {
                 return;
             }
             if self.trouble() == FILE_LOST {
-                if last_attempt.is_none_or(|at| at.elapsed() >= RETRY) {
-                    last_attempt = Some(Instant::now());
+                if next_attempt.is_none_or(|at| at <= Instant::now()) {
+                    let begun = Instant::now();
                     if let Err(error) = self.start_over() {
                         tracing::error!(%error, "cannot start a fresh append-only log");
                     }
+                    next_attempt = Some(Instant::now() + pause_after(begun.elapsed()));
                 }
                 continue;
             }

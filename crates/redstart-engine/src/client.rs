@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
 };
@@ -43,6 +43,8 @@ pub(crate) struct Client {
     pub(crate) tracking: Option<Box<Tracking>>,
     /// What CLIENT LIST shows; only for clients that others may ask about.
     pub(crate) profile: Option<Arc<Profile>>,
+    /// How many commands it has run.
+    pub(crate) commands: u64,
     /// The last command that ran, while the profile does not show what it did.
     unshown: Option<Option<&'static Spec>>,
     /// The profile, while the list of clients does not have it: a script held the engine's state when the
@@ -263,6 +265,9 @@ pub(crate) struct Profile {
     pub(crate) held: AtomicUsize,
     /// Bytes of commands that wait for EXEC.
     pub(crate) queued: AtomicUsize,
+    /// Bytes that came from it and went to it over its connection.
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
     pub(crate) activity: Mutex<Activity>,
 }
 
@@ -318,7 +323,16 @@ pub(crate) struct Activity {
     pub(crate) shards: usize,
     /// How many commands are queued since MULTI; -1 outside.
     pub(crate) multi: i64,
+    /// How many keys it watches.
+    pub(crate) watched: usize,
     pub(crate) watch_broken: bool,
+    /// What CLIENT SETINFO said of the library that it uses.
+    pub(crate) lib_name: Bytes,
+    pub(crate) lib_ver: Bytes,
+    /// It follows redirections, by its word.
+    pub(crate) redirects: bool,
+    /// How many commands it has run.
+    pub(crate) commands: u64,
     pub(crate) no_evict: bool,
     pub(crate) no_touch: bool,
     /// It is a server that follows this one.
@@ -364,6 +378,7 @@ impl Client {
             tracking: None,
             profile: None,
             unshown: None,
+            commands: 0,
             unannounced: None,
             networked: false,
             answers: Answers::On,
@@ -484,6 +499,8 @@ impl Client {
             end: EndSignal::default(),
             held: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             activity: Mutex::new(Activity {
                 account: self.account.clone(),
                 name: Bytes::new(),
@@ -494,7 +511,12 @@ impl Client {
                 patterns: 0,
                 shards: 0,
                 multi: -1,
+                watched: 0,
                 watch_broken: false,
+                lib_name: Bytes::new(),
+                lib_ver: Bytes::new(),
+                redirects: false,
+                commands: 0,
                 no_evict: false,
                 no_touch: false,
                 replica: false,
@@ -537,6 +559,8 @@ impl Client {
             activity.account = self.account.clone();
         }
         activity.multi = self.multi.as_ref().map_or(-1, |m| m.queue.len() as i64);
+        activity.commands = self.commands;
+        activity.watched = self.watch.as_ref().map_or(0, |watch| watch.keys.len());
         activity.watch_broken = self
             .watch
             .as_ref()

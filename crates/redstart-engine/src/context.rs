@@ -108,6 +108,7 @@ impl<'a> Ctx<'a> {
         if !self.state.hidden.is_empty() {
             self.show_fields();
         }
+        self.client.commands += 1;
         let took = timer.map(Timer::stop);
         let tracked = self.state.config.latency_tracking;
         let stats = &mut self.state.stats;

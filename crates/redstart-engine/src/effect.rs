@@ -83,6 +83,9 @@ pub(crate) struct Health {
     pub(crate) rewritten: bool,
 }
 
+/// Changed keys are noted one by one in about so many bytes, and no more.
+pub(crate) const MOST_NOTED: usize = 32 * 1024 * 1024;
+
 /// Collects the effects of the running unit, and knows which replies depend on which of them.
 ///
 /// A reply depends on what its command appended. Where reads are held (`fsync always`) it also
@@ -104,6 +107,8 @@ pub(crate) struct Effects {
     undurable: HashMap<(usize, Blob), u64>,
     /// All changes that may not be on the disk yet, in order.
     unsettled: VecDeque<(u64, (usize, Blob))>,
+    /// About how many bytes those two take.
+    noted: usize,
     /// The last change of all keys at once, while that may not be on the disk yet.
     everything: u64,
     /// The running unit changed all keys at once.
@@ -142,8 +147,7 @@ impl Effects {
         self.holds = self.sink.as_ref().is_some_and(|sink| sink.holds_reads());
         if !self.holds {
             self.touched.clear();
-            self.undurable.clear();
-            self.unsettled.clear();
+            self.forget_keys();
             self.everything = 0;
             self.touched_all = false;
         }
@@ -163,6 +167,12 @@ impl Effects {
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.needed = 0;
+        self.settle();
+    }
+
+    /// Forgets changes that are on the disk by now.
+    #[inline]
+    fn settle(&mut self) {
         if let Some(sink) = &self.sink
             && self.is_undurable()
         {
@@ -170,16 +180,56 @@ impl Effects {
             while let Some((position, _)) = self.unsettled.front()
                 && *position <= durable
             {
-                if let Some((position, key)) = self.unsettled.pop_front()
-                    && self.undurable.get(&key) == Some(&position)
-                {
-                    self.undurable.remove(&key);
+                if let Some((position, key)) = self.unsettled.pop_front() {
+                    self.noted -= Effects::cost(&key.1);
+                    if self.undurable.get(&key) == Some(&position) {
+                        self.undurable.remove(&key);
+                    }
                 }
             }
             if self.everything <= durable {
                 self.everything = 0;
             }
         }
+    }
+
+    /// About how many bytes it takes to note a change of a key, in both tables.
+    fn cost(key: &Blob) -> usize {
+        2 * (size_of::<(u64, (usize, Blob))>() + key.len())
+    }
+
+    /// Notes which keys the unit that just ended has changed.
+    fn note_touched(&mut self) {
+        // Also here: a replica applies its stream without ever beginning a batch.
+        self.settle();
+        for key in self.touched.drain(..) {
+            self.noted += Effects::cost(&key.1);
+            self.unsettled.push_back((self.last, key.clone()));
+            self.undurable.insert(key, self.last);
+        }
+        if self.noted > MOST_NOTED {
+            // The disk takes nothing: reads of other keys wait as well, which is less bad than memory without an end.
+            self.forget_keys();
+            self.everything = self.last;
+        }
+    }
+
+    /// About how many bytes the noted keys take.
+    #[cfg(test)]
+    pub(crate) fn noted_bytes(&self) -> usize {
+        self.noted
+    }
+
+    /// How many changed keys are noted.
+    #[cfg(test)]
+    pub(crate) fn noted_keys(&self) -> usize {
+        self.undurable.len()
+    }
+
+    fn forget_keys(&mut self) {
+        self.undurable = HashMap::new();
+        self.unsettled = VecDeque::new();
+        self.noted = 0;
     }
 
     /// The position that the replies of the batch depend on.
@@ -204,6 +254,9 @@ impl Effects {
     /// All data was replaced, which the log has up to a position.
     pub(crate) fn replaced(&mut self, position: u64) {
         self.last = position;
+        if self.holds {
+            self.everything = position;
+        }
     }
 
     /// A key has changed.
@@ -307,9 +360,8 @@ impl Effects {
         if std::mem::take(&mut self.touched_all) {
             self.everything = self.last;
         }
-        for key in self.touched.drain(..) {
-            self.unsettled.push_back((self.last, key.clone()));
-            self.undurable.insert(key, self.last);
+        if !self.touched.is_empty() {
+            self.note_touched();
         }
     }
 }

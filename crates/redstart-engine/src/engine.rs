@@ -632,7 +632,7 @@ impl EngineBuilder {
             ));
         }
         let keeps = self.config.append_only;
-        let has_folder = self.config.dir.is_some();
+        let uses_folder = rdb::uses_folder(&self.config);
         let dir = self.config.dir();
         let acl_file = self.config.acl_file.clone();
         let users = std::mem::take(&mut self.config.users);
@@ -657,10 +657,10 @@ impl EngineBuilder {
         if keeps {
             let log = aof::open(&dir, &engine)?;
             engine.inner.log.set(log);
-        } else if has_folder {
+        } else if uses_folder {
             rdb::load_snapshot(&engine)?;
         }
-        if keeps || has_folder {
+        if uses_folder {
             engine.inner.lock().moves = handover::Moves::read(&dir)?;
         }
         let now = engine.now_micros();

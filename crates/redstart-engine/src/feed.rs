@@ -25,6 +25,13 @@
 //! that reads nothing of it for `repl-timeout` seconds is disconnected. Without a log, everybody waits while the data is
 //! encoded, as with BGSAVE.
 //!
+//! # While the disk refuses
+//!
+//! With `appendfsync always` replicas get nothing that is not on the disk. One that asks for data gets an empty line each
+//! second until the disk has all that there was, and its copy is taken only then. One that has its copy gets nothing, no
+//! PING either, since a place in the stream follows the other: after its `repl-timeout` a Redis or Valkey disconnects,
+//! asks again, and goes on where it was once the disk is back, as long as the backlog reaches.
+//!
 //! # What is not fed
 //!
 //! Bloom filters, which a server without their module does not load; messages of PUBLISH. Fields of
@@ -41,10 +48,11 @@ use tokio::sync::{Mutex, Notify};
 
 use crate::{
     blocking::{self, Wait},
+    client::Profile,
     config::Config,
     context::Ctx,
     engine::State,
-    error::CommandResult,
+    error::{CommandResult, Stop},
     random::Random,
     reply::Reply,
 };
@@ -99,8 +107,18 @@ pub(crate) struct Hopeful {
     pub(crate) only_copy: bool,
 }
 
+/// What a connection asks for that becomes a replica.
+pub(crate) struct Request {
+    hopeful: Hopeful,
+    /// An id and the first byte that it lacks; `None` for SYNC.
+    since: Option<(Bytes, i64)>,
+    profile: Arc<Profile>,
+}
+
 /// A connection that has become a replica.
 pub(crate) struct Attachment {
+    /// The disk does not have all data yet: it is a replica only when it has asked again after that.
+    pub(crate) later: Option<Request>,
     pub(crate) stream: Arc<Stream>,
     /// What it is answered.
     pub(crate) greeting: String,
@@ -209,14 +227,55 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
     let Some(profile) = cx.client.profile.clone().filter(|_| cx.client.networked) else {
         return Err("ERR a replica needs a connection of its own".into());
     };
-    if cx.state.replica.is_some() {
+    let request = Request {
+        hopeful: *cx.client.hopeful.take().unwrap_or_default(),
+        since: since.map(|(id, next)| (Bytes::copy_from_slice(id), next)),
+        profile,
+    };
+    let attachment = attach_now(cx.state, request, cx.now_micros)?;
+    cx.client.attachment = Some(Box::new(attachment));
+    Ok(Reply::OK)
+}
+
+/// As [`attach`]. What replicas may have only when it is on the disk is not copied before: the copy would have to wait in
+/// memory, and the stream behind it, for as long as the disk refuses.
+pub(crate) fn attach_now(
+    state: &mut State,
+    request: Request,
+    now: i64,
+) -> Result<Attachment, Stop> {
+    if state.replica.is_some() {
         return Err(CHAINED.into());
     }
-    let hopeful = cx.client.hopeful.take().unwrap_or_default();
-    let stream = open(cx.state);
-    let (now, state) = (cx.now_micros, &mut *cx.state);
+    let stream = open(state);
+    let wake = Arc::new(Notify::new());
+    let patience = Duration::from_secs(number(&state.config, "repl-timeout", 60).max(1));
+    request.profile.activity.lock().replica = true;
+    let attachment = Attachment {
+        later: None,
+        stream: stream.clone(),
+        greeting: String::new(),
+        snapshot: None,
+        eof: request.hopeful.eof,
+        only_copy: request.hopeful.only_copy,
+        wake: wake.clone(),
+        copying: state.feed.copying.clone(),
+        patience,
+    };
+    let inner = state.inner.upgrade();
+    if inner.is_some_and(|inner| !inner.is_synced(inner.fed_position())) {
+        return Ok(Attachment {
+            later: Some(request),
+            ..attachment
+        });
+    }
+    let Request {
+        hopeful,
+        since,
+        profile,
+    } = request;
     let id = state.feed.id.clone();
-    let place = match since {
+    let place = match &since {
         Some((name, next)) if name.eq_ignore_ascii_case(id.as_bytes()) => {
             let at = next.checked_sub(1).and_then(|at| u64::try_from(at).ok());
             at.filter(|at| stream.covers(*at))
@@ -229,7 +288,7 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
         None => {
             let snapshot = Snapshot::take(state, now)
                 .map_err(|error| format!("ERR the data cannot be copied: {error}"))?;
-            let greeting = match since {
+            let greeting = match &since {
                 Some(_) => format!("+FULLRESYNC {id} {}\r\n", stream.end()),
                 // SYNC is answered with the data itself.
                 None => String::new(),
@@ -241,12 +300,12 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
         Some(_) => state.feed.partial += 1,
         None => {
             state.feed.full += 1;
-            state.feed.refused += u64::from(matches!(since, Some((name, _)) if name != b"?"));
+            let returns = since.is_some_and(|(name, _)| name != b"?"[..]);
+            state.feed.refused += u64::from(returns);
             // The copy says nothing of the database that the stream has selected.
             stream.select_again();
         }
     }
-    let wake = Arc::new(Notify::new());
     if !hopeful.only_copy {
         let host = profile.addr.rsplit_once(':').map_or("", |(host, _)| host);
         let position = place.unwrap_or_else(|| stream.end());
@@ -260,22 +319,15 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
             synced: None,
             heard: now,
             over_since: None,
-            wake: wake.clone(),
-            profile: profile.clone(),
+            wake,
+            profile,
         });
     }
-    profile.activity.lock().replica = true;
-    cx.client.attachment = Some(Box::new(Attachment {
-        stream,
+    Ok(Attachment {
         greeting,
         snapshot,
-        eof: hopeful.eof,
-        only_copy: hopeful.only_copy,
-        wake,
-        copying: state.feed.copying.clone(),
-        patience: Duration::from_secs(number(&state.config, "repl-timeout", 60).max(1)),
-    }));
-    Ok(Reply::OK)
+        ..attachment
+    })
 }
 
 /// A client is gone that may have been a replica.

@@ -33,7 +33,7 @@ use crate::{
     context::Ctx,
     engine::State,
     error::{EngineError, Stop},
-    feed, pubsub,
+    feed, pubsub, rdb,
     registry::{Spec, flag},
     reply::Reply,
     tracking,
@@ -291,7 +291,7 @@ fn undo(state: &mut State) {
 
 /// From now on the data is elsewhere. On failure it is still here.
 pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
-    if state.config.append_only || state.config.dir.is_some() {
+    if rdb::uses_folder(&state.config) {
         let dir = state.config.dir();
         write(&dir, MOVED, &place)?;
         // It does not come back. Callers are told where it is anyway.
@@ -335,7 +335,7 @@ pub(crate) fn give_back(state: &mut State) -> io::Result<()> {
     let Some(place) = state.moves.to.clone() else {
         return Ok(());
     };
-    if state.config.append_only || state.config.dir.is_some() {
+    if rdb::uses_folder(&state.config) {
         let dir = state.config.dir();
         write(&dir, RETURNED, &place)?;
         remove(&dir, MOVED)?;

@@ -43,7 +43,7 @@ pub(crate) use file::{Contents, Expired, load, replace};
 pub(crate) use payload::{Refused, dump, dump_functions, restore, restore_functions};
 pub(crate) use save::{
     NOT_SAVED, Saves, has_save_points, load_snapshot, log_ended, refuses_writes, save, save_at_end,
-    save_if_due, save_later, snapshot_path,
+    save_if_due, save_later, snapshot_path, uses_folder,
 };
 
 use file::Values;

@@ -785,7 +785,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = self.session.wait_for_lock(), if is_unsettled => {}
                 // Only to notice that the client is gone; its next commands wait.
                 read = self.socket.read_buf(self.parser.buffer()) => {
-                    self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
+                    self.session.was_read(read.as_ref().map_or(0, |count| *count));
                     if !matches!(read, Ok(count) if count > 0) || self.parser.len() > limit {
                         return Flow::Close;
                     }
@@ -843,7 +843,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let read = std::pin::pin!(self.socket.read_buf(self.parser.buffer())).poll(cx);
             if let Poll::Ready(read) = read {
                 let count = read.unwrap_or(0);
-                self.session.traffic().read(count);
+                self.session.was_read(count);
                 return Poll::Ready(match count > 0 && self.parser.len() <= limit {
                     true => Flow::Continue,
                     false => Flow::Close,
@@ -888,7 +888,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = self.profile.end.notified() => return Flow::Close,
                 () = &mut over => return Flow::Close,
                 read = socket.read_buf(parser.buffer()) => {
-                    session.traffic().read(read.as_ref().map_or(0, |count| *count));
+                    session.was_read(read.as_ref().map_or(0, |count| *count));
                     if !matches!(read, Ok(count) if count > 0) || parser.len() > limit {
                         return Flow::Close;
                     }
@@ -924,7 +924,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let socket = std::pin::Pin::new(&mut self.socket);
                 match std::task::ready!(socket.poll_write(cx, &self.out[done..])) {
                     Ok(count) if count > 0 => {
-                        self.session.traffic().wrote(count);
+                        self.session.was_written(count);
                         done += count;
                     }
                     _ => return Poll::Ready(Flow::Close),

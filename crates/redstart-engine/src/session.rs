@@ -42,7 +42,7 @@ use crate::{
     registry,
     reply::{Protocol, Reply},
     resp::{self, Commands},
-    stats::{Traffic, commandlog},
+    stats::commandlog,
     types::dict::WARMED,
 };
 
@@ -623,6 +623,7 @@ impl Session {
                         number: blocking::add(&mut state, client, *wait),
                         inner: inner.clone(),
                         sleep: None,
+                        position: None,
                         place: Place::default(),
                         finished: false,
                     });
@@ -767,15 +768,26 @@ impl Session {
         }
     }
 
-    /// What the listener counts.
     /// Lets commands be counted and timed as those of a listener's client.
     #[cfg(test)]
     pub(crate) fn count_as_networked(&mut self, networked: bool) {
         self.client.networked = networked;
     }
 
-    pub(crate) fn traffic(&self) -> &Traffic {
-        &self.inner.traffic
+    /// Counts bytes that came over the client's connection.
+    pub(crate) fn was_read(&self, bytes: usize) {
+        self.inner.traffic.read(bytes);
+        if let Some(profile) = &self.client.profile {
+            profile.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts bytes that went over it.
+    pub(crate) fn was_written(&self, bytes: usize) {
+        self.inner.traffic.wrote(bytes);
+        if let Some(profile) = &self.client.profile {
+            profile.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn take_inbox(&mut self) -> Inbox {
@@ -830,6 +842,23 @@ impl Session {
     /// Up to where the log has to be on the disk before replicas may have what is in their stream.
     pub(crate) fn fed_position(&self) -> u64 {
         self.inner.fed_position()
+    }
+
+    /// Makes the client a replica that had to wait for the disk.
+    pub(crate) async fn attach(&self, request: feed::Request) -> Result<feed::Attachment, Reply> {
+        let mut request = Some(request);
+        loop {
+            if let Some(mut state) = self.inner.try_lock()
+                && let Some(request) = request.take()
+            {
+                let now = self.inner.clock.now_micros();
+                return feed::attach_now(&mut state, request, now).map_err(|stop| match stop {
+                    Stop::Error(text) => Reply::Error(text.into_owned()),
+                    Stop::Block(_) => Reply::Nil,
+                });
+            }
+            self.inner.wait_for_lock().await;
+        }
     }
 
     /// Waits until this much is on the disk, if that is what is promised, however often that fails before.
@@ -961,7 +990,10 @@ pub struct Blocked {
     number: u64,
     /// Until the deadline or the next look; needs a runtime only once the future is polled.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Where it waits for the log, once it is served.
+    /// What the log must have before it is answered: all up to where it was found served. Later changes are no part of the
+    /// answer, and to wait for them, too, could take as long as others write.
+    position: Option<u64>,
+    /// Where it waits for that.
     place: Place,
     finished: bool,
 }
@@ -985,7 +1017,7 @@ impl Blocked {
         if !blocking::is_served(&state, self.number) {
             return None;
         }
-        let position = state.effects.last_position();
+        let position = answered_at(&mut self.position, &state);
         drop(state);
         let kept = self.inner.commit(position);
         Some(self.take(kept))
@@ -1012,7 +1044,7 @@ impl Blocked {
             blocking::wake_by(&mut state, self.number, cx.waker());
             return Look::Waits(state.blocking.next_look(self.number, now));
         }
-        let position = state.effects.last_position();
+        let position = answered_at(&mut self.position, &state);
         match self.inner.poll_kept(position, &mut self.place, cx) {
             Poll::Pending => Look::Unkept,
             Poll::Ready(Err(failed)) => Look::Reply(failed),
@@ -1022,6 +1054,11 @@ impl Blocked {
             }
         }
     }
+}
+
+/// Where the log was when a wait was first found served.
+fn answered_at(first: &mut Option<u64>, state: &State) -> u64 {
+    *first.get_or_insert_with(|| state.effects.last_position())
 }
 
 impl Future for Blocked {

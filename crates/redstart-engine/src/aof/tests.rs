@@ -131,8 +131,9 @@ fn a_full_disk_refuses_writes_in_scripts_and_transactions_until_there_is_room() 
             Reply::Array(replies) => assert!(is_misconf(&replies[0]), "{replies:?}"),
             other => panic!("{other:?}"),
         }
-        // Reads go on, and INFO tells.
+        // Reads go on, and INFO and PING tell.
         assert_eq!(ask(&mut session, "GET kept"), Reply::bulk("1"));
+        assert!(is_misconf(&ask(&mut session, "PING")));
         assert_eq!(
             eval(&mut session, "return redis.call('GET', 'kept')"),
             Reply::bulk("1")
@@ -153,6 +154,44 @@ fn a_full_disk_refuses_writes_in_scripts_and_transactions_until_there_is_room() 
         }
         assert_eq!(ask(&mut session, "GET a"), Reply::Nil);
     }
+}
+
+#[test]
+fn after_an_attempt_at_a_fresh_log_commands_have_ten_times_as_long() {
+    for millis in [0, 1, 100, 500, 20_000, 600_000] {
+        let took = Duration::from_millis(millis);
+        let pause = pause_after(took);
+        assert!(pause >= RETRY.max(took * 10), "{took:?}: {pause:?}");
+        assert!(pause <= RETRY + took * 10, "{took:?}: {pause:?}");
+    }
+    assert_eq!(pause_after(Duration::MAX), Duration::MAX);
+}
+
+#[test]
+fn a_fresh_log_is_not_tried_again_while_the_last_attempt_is_being_paid_for() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let mut session = engine.session();
+    fault::NO_SYNC.store(true, Ordering::SeqCst);
+    assert!(is_misconf(&ask(&mut session, "SET lost 1")));
+    let mut attempts = Vec::new();
+    for _ in 0..2 {
+        // The file of an attempt is synced with the engine's lock held.
+        fault::SLOW_SYNC.store(true, Ordering::SeqCst);
+        while engine.inner.state.try_lock().is_some() {
+            std::thread::yield_now();
+        }
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_millis(300));
+        fault::SLOW_SYNC.store(false, Ordering::SeqCst);
+        drop(engine.inner.state.lock());
+        attempts.push((begun, Instant::now()));
+    }
+    let (first, second) = (attempts[0], attempts[1]);
+    let (took, pause) = (first.1 - first.0, second.0 - first.1);
+    assert!(pause >= took * 5, "{took:?}, and again after {pause:?}");
+    fault::NO_SYNC.store(false, Ordering::SeqCst);
 }
 
 #[test]

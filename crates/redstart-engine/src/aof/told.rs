@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, task::Poll};
 
+use bytes::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -401,5 +402,148 @@ fn who_has_a_message_of_a_slow_script_is_told_that_it_is_busy_and_may_end_it() {
             .hears(">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nx\r\n")
             .await;
         heard.call("PING", "+PONG\r\n").await;
+    });
+}
+
+#[test]
+fn what_was_taken_for_a_client_that_waits_is_answered_however_much_others_write_meanwhile() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let (mut waiting, mut writer) = (engine.session(), engine.session());
+    let Outcome::Blocked(mut blocked) = waiting.execute(&words("BLPOP queue 0")) else {
+        panic!("there is something in the queue");
+    };
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let slow = SlowDisk::new();
+    ahead(&mut writer, "RPUSH queue x");
+    let mut poll = || std::pin::Pin::new(&mut blocked).poll(&mut cx);
+    assert!(poll().is_pending(), "answered before it was on the disk");
+    let taken = log(&engine).end();
+    drop(slow);
+    while !log(&engine).is_synced(taken) {
+        std::thread::yield_now();
+    }
+    let _slow = SlowDisk::new();
+    ahead(&mut writer, "SET other 1");
+    let popped = Reply::Array(vec![Reply::bulk("queue"), Reply::bulk("x")]);
+    assert_eq!(poll(), Poll::Ready(popped));
+}
+
+#[test]
+fn a_replica_whose_disk_refuses_notes_no_more_keys_than_fit_its_limit() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let (engine, addr) = master().await;
+        copy.follow(Master::new("127.0.0.1", addr.port())).unwrap();
+        ask(&mut engine.session(), "SET before 1");
+        becomes(&copy, "GET before", Reply::bulk("1")).await;
+        fault::NO_SYNC.store(true, Ordering::SeqCst);
+        let script = "for n = 1, 150000 do redis.call('SET', 'key:' .. n, 1) end";
+        for _ in 0..3 {
+            let args = ["EVAL", script, "0"].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+            engine.session().execute(&args).into_reply().unwrap();
+        }
+        ask(&mut engine.session(), "SET last 1");
+        becomes(&copy, "GET last", Reply::bulk("1")).await;
+        let (bytes, held) = {
+            let state = copy.inner.lock();
+            let effects = &state.effects;
+            (effects.noted_bytes(), effects.is_undurable())
+        };
+        assert!(bytes <= crate::effect::MOST_NOTED, "{bytes} bytes");
+        assert!(held, "reads are not held any more");
+        // What was noted before is not forgotten: a read of it is held.
+        for key in ["key:1", "key:150000", "last"] {
+            let reply = ask(&mut copy.session(), &format!("GET {key}"));
+            assert!(reply.is_error(), "{key}: {reply:?}");
+        }
+        fault::NO_SYNC.store(false, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn a_replica_forgets_which_keys_changed_when_they_are_on_its_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let (engine, addr) = master().await;
+        copy.follow(Master::new("127.0.0.1", addr.port())).unwrap();
+        let mut session = engine.session();
+        // Nobody reads the replica.
+        let noted = || copy.inner.lock().effects.noted_keys();
+        let applied = async |session: &mut Session, n: usize| {
+            ask(session, &format!("SET key:{n} 1"));
+            let there = async {
+                let key = format!("key:{n}");
+                while copy.inner.lock().dbs[0].find(key.as_bytes()).is_none() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                let end = log(&copy).end();
+                while !log(&copy).is_synced(end) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            timeout(PATIENCE, there).await.unwrap();
+        };
+        for n in 0..20 {
+            applied(&mut session, n).await;
+        }
+        assert!(noted() <= 2, "{} keys", noted());
+    });
+}
+
+#[test]
+fn data_that_was_replaced_is_not_told_while_the_disk_refuses_it() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let (engine, addr) = master().await;
+        ask(&mut engine.session(), "SET k 1");
+        fault::NO_SYNC.store(true, Ordering::SeqCst);
+        copy.follow(Master::new("127.0.0.1", addr.port())).unwrap();
+        becomes(&copy, "GET k", Reply::bulk("1")).await;
+        let reply = ask(&mut copy.session(), "GET k");
+        assert!(reply.is_error(), "told what may be lost: {reply:?}");
+        fault::NO_SYNC.store(false, Ordering::SeqCst);
+        let told = async {
+            while ask(&mut copy.session(), "GET k") != Reply::bulk("1") {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, told).await.unwrap();
+    });
+}
+
+#[test]
+fn a_replica_that_asks_while_the_disk_refuses_hears_that_this_is_alive_and_is_copied_later() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        ask(&mut engine.session(), "SET before 1");
+        let slow = SlowDisk::new();
+        ahead(&mut engine.session(), "SET doubtful 1");
+        let mut replica = Wire::connect(addr).await;
+        replica.send("PSYNC ? -1\r\n").await;
+        replica.hears("\n\n").await;
+        // Nothing waits in memory for the replica meanwhile.
+        assert_eq!(engine.inner.lock().feed.full, 0, "the data was copied");
+        assert!(engine.inner.lock().feed.replicas().is_empty());
+        drop(slow);
+        becomes_online(&engine).await;
+        assert_eq!(engine.inner.lock().feed.full, 1);
+        let mut heard = [0];
+        while heard != *b"+" {
+            let read = timeout(PATIENCE, replica.0.read_exact(&mut heard)).await;
+            read.expect("nothing is heard").unwrap();
+            assert!(matches!(&heard, b"\n" | b"+"), "{heard:?}");
+        }
+        replica.hears("FULLRESYNC ").await;
     });
 }

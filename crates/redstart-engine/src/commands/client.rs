@@ -1,5 +1,7 @@
 //! CLIENT: what a client says of itself, and what it may do to others.
 
+mod filter;
+
 use std::{
     fmt::Write as _,
     sync::{Arc, atomic::Ordering},
@@ -19,6 +21,8 @@ use crate::{
     reply::Reply,
     tracking::{self, Tracking},
 };
+
+use filter::Filter;
 
 const SELF: u32 = NOSCRIPT | LOADING | STALE;
 const OTHERS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
@@ -102,14 +106,19 @@ fn setname(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(Reply::OK)
 }
 
-/// What a client can do; what is not known is ignored. Nothing here depends on it.
-fn capa(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+/// What a client can do; what is not known is ignored. Nothing here depends on it, but it is shown.
+fn capa(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let mut words = args[2..].iter();
+    if words.any(|word| word.eq_ignore_ascii_case(b"redirect")) {
+        profile(cx).activity.lock().redirects = true;
+    }
     Ok(Reply::OK)
 }
 
-fn setinfo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+fn setinfo(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let option = &args[2];
-    if !option.eq_ignore_ascii_case(b"LIB-NAME") && !option.eq_ignore_ascii_case(b"LIB-VER") {
+    let is_name = option.eq_ignore_ascii_case(b"LIB-NAME");
+    if !is_name && !option.eq_ignore_ascii_case(b"LIB-VER") {
         return Err(format!("ERR Unrecognized option '{}'", printable(option)).into());
     }
     if check_name(&args[3]).is_err() {
@@ -118,12 +127,20 @@ fn setinfo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             format!("ERR {option} cannot contain spaces, newlines or special characters.").into(),
         );
     }
+    let profile = profile(cx);
+    let mut activity = profile.activity.lock();
+    // A copy: an argument is a part of a read buffer.
+    let value = Bytes::copy_from_slice(&args[3]);
+    match is_name {
+        true => activity.lib_name = value,
+        false => activity.lib_ver = value,
+    }
     Ok(Reply::OK)
 }
 
-/// One line of CLIENT LIST.
-pub(crate) fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
-    let activity = profile.activity.lock().clone();
+/// What a client is and does, a letter each; `N` for nothing.
+fn flags(cx: &Ctx<'_>, profile: &Profile) -> String {
+    let activity = profile.activity.lock();
     let mut flags = String::new();
     let mut flag = |set: bool, letter: char| {
         if set {
@@ -149,30 +166,64 @@ pub(crate) fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
     if flags.is_empty() {
         flags.push('N');
     }
+    flags
+}
+
+/// One line of CLIENT LIST, with the fields of the version.
+pub(crate) fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
+    let flags = flags(cx, profile);
+    let activity = profile.activity.lock().clone();
+    let compat = cx.state.config.compat;
+    let (newer, is_valkey) = (
+        compat.is_in(versions::FROM_7_4),
+        compat.is_in(versions::VALKEY),
+    );
     let seconds = |since: i64| (cx.now_micros - since).max(0) / 1_000_000;
     let mut line = String::new();
-    // Buffer sizes belong to the listener and are not known here.
     let _ = write!(
         line,
-        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} \
-         ssub={} multi={} qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
-         omem=0 tot-mem=0 events=r cmd={} user={} redir={} resp={}",
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} ",
         profile.id,
         profile.addr,
         profile.laddr,
         printable(&activity.name),
         seconds(profile.created),
         seconds(activity.used),
-        activity.db,
-        activity.channels,
-        activity.patterns,
-        activity.shards,
-        activity.multi,
+    );
+    if is_valkey {
+        let _ = write!(line, "capa={} ", if activity.redirects { "r" } else { "" });
+    }
+    let _ = write!(
+        line,
+        "db={} sub={} psub={} ssub={} multi={} ",
+        activity.db, activity.channels, activity.patterns, activity.shards, activity.multi,
+    );
+    if newer {
+        let _ = write!(line, "watch={} ", activity.watched);
+    }
+    // Buffer sizes belong to the listener and are not known here.
+    let _ = write!(
+        line,
+        "qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0 \
+         events=r cmd={} user={} redir={} resp={}",
         activity.command,
         printable(&activity.account.name),
         activity.redirect,
         if profile.is_resp3() { 3 } else { 2 },
     );
+    if newer {
+        let (name, version) = (printable(&activity.lib_name), printable(&activity.lib_ver));
+        let _ = write!(line, " lib-name={name} lib-ver={version}");
+    }
+    if is_valkey {
+        let _ = write!(
+            line,
+            " tot-net-in={} tot-net-out={} tot-cmds={}",
+            profile.received.load(Ordering::Relaxed),
+            profile.sent.load(Ordering::Relaxed),
+            activity.commands,
+        );
+    }
     line
 }
 
@@ -199,8 +250,9 @@ enum ClientType {
     Master,
 }
 
-fn client_type(word: &[u8]) -> Result<ClientType, Stop> {
+fn client_type(cx: &Ctx<'_>, word: &[u8]) -> Result<ClientType, Stop> {
     match word.to_ascii_lowercase().as_slice() {
+        b"primary" if cx.state.config.compat.is_in(versions::VALKEY) => Ok(ClientType::Master),
         b"normal" => Ok(ClientType::Normal),
         b"pubsub" => Ok(ClientType::PubSub),
         b"replica" | b"slave" => Ok(ClientType::Replica),
@@ -225,8 +277,12 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     cx.client.update_profile(Some("client|list"), cx.now_micros);
     let profiles: Vec<Arc<Profile>> = match &args[2..] {
         [] => cx.state.clients.values().cloned().collect(),
+        [_, _, ..] if cx.state.config.compat.is_in(versions::VALKEY) => {
+            let filter = Filter::parse(cx, &args[2..], false)?;
+            meant(cx, &filter)
+        }
         [option, word] if option.eq_ignore_ascii_case(b"TYPE") => {
-            let wanted = client_type(word)?;
+            let wanted = client_type(cx, word)?;
             let all = cx.state.clients.values();
             all.filter(|profile| type_of(profile) == wanted)
                 .cloned()
@@ -236,9 +292,6 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             let mut profiles = Vec::new();
             for id in ids {
                 let id = parse_int(id).ok_or(Stop::from("ERR Invalid client ID"))?;
-                if id <= 0 && cx.state.config.compat.is_in(versions::VALKEY) {
-                    return Err("ERR client-id should be greater than 0".into());
-                }
                 profiles.extend(cx.state.clients.get(&(id as u64)).cloned());
             }
             profiles
@@ -251,6 +304,20 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         lines.push('\n');
     }
     Ok(text(lines))
+}
+
+/// The clients that a filter means.
+fn meant(cx: &Ctx<'_>, filter: &Filter) -> Vec<Arc<Profile>> {
+    let all = cx.state.clients.values();
+    let meant = all.filter(|profile| filter.matches(cx, profile));
+    meant.cloned().collect()
+}
+
+fn end_all(cx: &mut Ctx<'_>, victims: &[Arc<Profile>]) -> Reply {
+    for profile in victims {
+        end(cx, profile);
+    }
+    victims.len().into()
 }
 
 /// A client of this process has no address, and none that could be asked for.
@@ -272,6 +339,13 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         end(cx, &found);
         return Ok(Reply::OK);
     }
+    if cx.state.config.compat.is_in(versions::VALKEY) {
+        let filter = Filter::parse(cx, &args[2..], true)?;
+        let mut victims = meant(cx, &filter);
+        // The connection of one that was killed before may not have ended yet.
+        victims.retain(|profile| !profile.is_killed());
+        return Ok(end_all(cx, &victims));
+    }
     let (mut id, mut kind, mut addr, mut laddr, mut skip_me) = (None, None, None, None, true);
     let mut user = None;
     let mut options = args[2..].chunks_exact(2);
@@ -282,7 +356,7 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
                 Some(value) if value > 0 => id = Some(value as u64),
                 _ => return Err("ERR client-id should be greater than 0".into()),
             },
-            b"type" => kind = Some(client_type(value)?),
+            b"type" => kind = Some(client_type(cx, value)?),
             b"addr" => addr = Some(value.clone()),
             b"laddr" => laddr = Some(value.clone()),
             b"user" => match cx.state.acl.find(value) {
@@ -316,10 +390,7 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         })
         .cloned()
         .collect();
-    for profile in &victims {
-        end(cx, profile);
-    }
-    Ok(victims.len().into())
+    Ok(end_all(cx, &victims))
 }
 
 fn end(cx: &mut Ctx<'_>, profile: &Profile) {

@@ -9,6 +9,7 @@ use super::keys::help;
 use crate::{
     aof,
     client::Answers,
+    compat::versions,
     config::memory,
     context::Ctx,
     digest::{self, Digest},
@@ -38,10 +39,15 @@ pub(crate) static COMMANDS: &[Spec] = &[
     ),
 ];
 
+/// Why SHUTDOWN was of no effect.
+const FAILED: &str = "ERR Errors trying to SHUTDOWN. Check logs.";
+
 /// Ends the listener; what is received by then is executed and saved, and the log is closed with the
 /// engine.
 fn shutdown(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let (mut save, mut now, mut force, mut abort) = (None, false, false, false);
+    let (mut safe, mut failover) = (false, false);
+    let is_valkey = cx.state.config.compat.is_in(versions::VALKEY);
     for word in &args[1..] {
         match word.to_ascii_lowercase().as_slice() {
             b"save" if save.is_none() => save = Some(true),
@@ -49,24 +55,35 @@ fn shutdown(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             b"now" => now = true,
             b"force" => force = true,
             b"abort" => abort = true,
+            b"safe" if is_valkey => safe = true,
+            b"failover" if is_valkey => failover = true,
             _ => return Err(SYNTAX.into()),
         }
     }
     if abort {
-        if save.is_some() || now || force {
+        if save.is_some() || now || force || safe || failover {
             return Err(SYNTAX.into());
         }
         return Err("ERR No shutdown in progress.".into());
     }
+    let is_cluster = cx.state.config.cluster;
+    if failover && !is_cluster {
+        return Err("ERR SHUTDOWN FAILOVER is only supported in cluster mode.".into());
+    }
     if cx.state.listeners == 0 {
         return Err("ERR there is no listener to end: drop the engine instead".into());
+    }
+    // All slots are here, and there is no replica that could take them over.
+    if safe && is_cluster && !force {
+        tracing::error!("without this node the cluster is down: the server goes on");
+        return Err(FAILED.into());
     }
     let saves = save.unwrap_or_else(|| rdb::has_save_points(&cx.state.config));
     // It may be refused only now. What others write while their connections end is saved after that.
     if saves && let Err(error) = rdb::save(cx.state, cx.now_micros) {
         tracing::error!(%error, "the snapshot was not written: the server goes on");
         if !force {
-            return Err("ERR Errors trying to SHUTDOWN. Check logs.".into());
+            return Err(FAILED.into());
         }
     }
     cx.state.saves_at_end = Some(saves);

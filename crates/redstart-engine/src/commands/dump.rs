@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
+    compat::versions,
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
     eviction,
@@ -47,6 +48,7 @@ pub(crate) static SNAPSHOTS: &[Spec] = &[
 
 const BAD_FORMAT: &str = "ERR Bad data format";
 const RUNNING: &str = "ERR Background save already in progress";
+const NOT_RUNNING: &str = "ERR Background saving is currently not in progress or scheduled";
 
 fn dump(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     match cx.find_read(&args[1]) {
@@ -204,6 +206,15 @@ fn bgsave(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     match &args[1..] {
         [] => {}
         [word] if word.eq_ignore_ascii_case(b"schedule") => {}
+        [word]
+            if word.eq_ignore_ascii_case(b"cancel")
+                && cx.state.config.compat.is_in(versions::VALKEY) =>
+        {
+            return match cx.state.saves.cancel() {
+                true => Ok(Reply::status("Background saving cancelled")),
+                false => Err(NOT_RUNNING.into()),
+            };
+        }
         _ => return Err(SYNTAX.into()),
     }
     if cx.state.saves.is_running() {

@@ -6,15 +6,16 @@ use bytes::Bytes;
 
 use crate::{
     commands::sorted_set,
+    compat::{Compat, versions},
     context::Ctx,
     error::{CommandResult, NOT_FLOAT, SYNTAX, Stop},
-    number::{int_arg, int_bytes, parse_double},
+    number::{int_arg, int_bytes, parse_double, parse_int},
     partial_sort::partial_sort,
     registry::{self, Spec, flag::*},
     reply::Reply,
     types::{
         dict::Dict,
-        geo::{Point, Search, Shape},
+        geo::{Point, Search, Shape, middle},
         sorted_set::{ScoreRange, SortedSet},
     },
 };
@@ -289,6 +290,23 @@ fn box_args(width: &[u8], height: &[u8], unit: &[u8]) -> Result<(Shape, f64), St
     Ok((Shape::Box { width, height }, unit_arg(unit)?))
 }
 
+/// The corners after BYPOLYGON, and how many arguments they take.
+fn polygon_args(args: &[Bytes]) -> Result<(Shape, usize), Stop> {
+    let count = parse_int(&args[0]).and_then(|count| i32::try_from(count).ok());
+    let count = count.ok_or(Stop::from("ERR invalid number of vertices"))?;
+    let places = args[1..].chunks_exact(2);
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|count| (3..=places.len()).contains(count))
+        .ok_or(Stop::from(
+            "ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
+        ))?;
+    let corners = places.take(count);
+    let corners = corners.map(|place| point_args(&place[0], &place[1]));
+    let corners = corners.collect::<Result<Vec<Point>, Stop>>()?;
+    Ok((Shape::Polygon { corners }, 1 + 2 * count))
+}
+
 fn member_point(set: &SortedSet, member: &[u8]) -> Result<Point, Stop> {
     match set.score(member) {
         Some(score) => Ok(Point::from_score(score)),
@@ -298,6 +316,7 @@ fn member_point(set: &SortedSet, member: &[u8]) -> Result<Point, Stop> {
 
 fn parse<'a>(
     args: &'a [Bytes],
+    compat: Compat,
     form: Form,
     may_store: bool,
     set: Option<&SortedSet>,
@@ -329,7 +348,8 @@ fn parse<'a>(
     };
     let searches = matches!(form, Form::Search | Form::SearchStore);
     let mut from_point = false;
-    let (mut by_radius, mut by_box) = (false, false);
+    let (mut by_radius, mut by_box, mut by_polygon) = (false, false, false);
+    let has_polygons = compat.is_in(versions::VALKEY);
     while at < args.len() {
         let is = |word: &str| args[at].eq_ignore_ascii_case(word.as_bytes());
         let left = args.len() - at - 1;
@@ -356,26 +376,39 @@ fn parse<'a>(
             query.store = Some(&args[at + 1]);
             query.store_distance = is("storedist");
             at += 1;
-        } else if is("frommember") && left >= 1 && searches && !from_point {
+        } else if is("frommember") && left >= 1 && searches && !from_point && !by_polygon {
             if let Some(set) = set {
                 query.center = Some(member_point(set, &args[at + 1])?);
             }
             query.from_member = true;
             at += 1;
-        } else if is("fromlonlat") && left >= 2 && searches && !query.from_member {
+        } else if is("fromlonlat") && left >= 2 && searches && !query.from_member && !by_polygon {
             query.center = Some(point_args(&args[at + 1], &args[at + 2])?);
             from_point = true;
             at += 2;
-        } else if is("byradius") && left >= 2 && searches && !by_box {
+        } else if is("byradius") && left >= 2 && searches && !by_box && !by_polygon {
             let (shape, unit) = radius_args(&args[at + 1], &args[at + 2])?;
             (query.shape, query.unit) = (Some(shape), unit);
             by_radius = true;
             at += 2;
-        } else if is("bybox") && left >= 3 && searches && !by_radius {
+        } else if is("bybox") && left >= 3 && searches && !by_radius && !by_polygon {
             let (shape, unit) = box_args(&args[at + 1], &args[at + 2], &args[at + 3])?;
             (query.shape, query.unit) = (Some(shape), unit);
             by_box = true;
             at += 3;
+        } else if is("bypolygon")
+            && left >= 2
+            && searches
+            && has_polygons
+            && !(by_radius || by_box || from_point || query.from_member)
+        {
+            let (shape, taken) = polygon_args(&args[at + 1..])?;
+            if let Shape::Polygon { corners } = &shape {
+                query.center = Some(middle(corners));
+            }
+            (query.shape, query.unit) = (Some(shape), 1.0);
+            by_polygon = true;
+            at += taken;
         } else if is("storedist") && form == Form::SearchStore {
             query.store_distance = true;
         } else {
@@ -395,16 +428,18 @@ fn parse<'a>(
         )
         .into());
     }
-    if searches && !(query.from_member || from_point) {
+    if searches && !(query.from_member || from_point || by_polygon) {
         return Err(format!(
             "ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for {name}"
         )
         .into());
     }
-    if searches && !(by_radius || by_box) {
-        return Err(
-            format!("ERR exactly one of BYRADIUS and BYBOX can be specified for {name}").into(),
-        );
+    if searches && !(by_radius || by_box || by_polygon) {
+        let shapes = match has_polygons {
+            true => "BYRADIUS, BYBOX and BYPOLYGON",
+            false => "BYRADIUS and BYBOX",
+        };
+        return Err(format!("ERR exactly one of {shapes} can be specified for {name}").into());
     }
     if query.any && query.count == 0 {
         return Err("ERR the ANY argument requires COUNT argument".into());
@@ -452,13 +487,14 @@ fn matches(set: &SortedSet, search: &Search, limit: usize) -> Vec<Found> {
 
 fn search(cx: &mut Ctx<'_>, args: &[Bytes], form: Form, may_store: bool) -> CommandResult {
     let source = &args[if form == Form::SearchStore { 2 } else { 1 }];
+    let compat = cx.state.config.compat;
     let set = cx.get::<SortedSet>(source)?;
-    let query = parse(args, form, may_store, set)?;
-    let found = match (set, query.center, query.shape) {
+    let query = parse(args, compat, form, may_store, set)?;
+    let found = match (set, query.center, &query.shape) {
         (Some(set), Some(center), Some(shape)) => {
             let search = Search {
                 center,
-                shape,
+                shape: shape.clone(),
                 unit: query.unit,
             };
             let limit = if query.any { query.count } else { 0 };

@@ -25,11 +25,11 @@ static PAGES: &[(&str, &[Line])] = &[
             ("KILL <ip:port>", "Ends the connection from an address."),
             (
                 "KILL <option> <value> [<option> <value> [...]]",
-                "Ends connections by ADDR, LADDR, TYPE, USER, SKIPME or ID.",
+                "Ends connections by ADDR, LADDR, TYPE, USER, SKIPME or ID; with valkey-9 also by NAME, MAXAGE, IDLE, FLAGS, LIB-NAME, LIB-VER, DB, CAPA, IP and NOT-<option>.",
             ),
             (
                 "LIST [options ...]",
-                "Describes all connections, or those of a TYPE or with an ID.",
+                "Describes all connections, or those of a TYPE or with an ID; with valkey-9 by the options of KILL.",
             ),
             (
                 "NO-EVICT (ON|OFF)",

@@ -327,7 +327,7 @@ fn persistence(state: &State, page: &mut Page) {
     page.line("rdb_changes_since_last_save", unsaved);
     page.line("rdb_bgsave_in_progress", u8::from(saving));
     page.line("rdb_last_save_time", state.saves.last());
-    page.line("rdb_last_bgsave_status", status(!state.saves.has_failed()));
+    page.line("rdb_last_bgsave_status", status(state.saves.is_well()));
     page.line("rdb_last_bgsave_time_sec", -1);
     page.line("rdb_current_bgsave_time_sec", -1);
     page.zeros(&[

@@ -30,6 +30,8 @@ pub(crate) struct Saves {
     thread: Option<JoinHandle<()>>,
     /// When a file was last due, in unix seconds.
     tried: i64,
+    /// The file that was due was not begun.
+    not_begun: bool,
 }
 
 #[derive(Default)]
@@ -37,6 +39,8 @@ struct Outcome {
     /// Unix seconds.
     last: AtomicI64,
     running: AtomicBool,
+    /// The file that is being written is not wanted any more.
+    cancelled: AtomicBool,
     failed: AtomicBool,
     /// How many changes there had been by then.
     changes: AtomicU64,
@@ -60,9 +64,23 @@ impl Saves {
         self.outcome.running.load(Ordering::Acquire)
     }
 
+    /// Gives up the file that BGSAVE is writing; false if it writes none.
+    pub(crate) fn cancel(&self) -> bool {
+        let running = self.is_running();
+        if running {
+            self.outcome.cancelled.store(true, Ordering::Relaxed);
+        }
+        running
+    }
+
     /// Whether the last file could not be written.
     pub(crate) fn has_failed(&self) -> bool {
         self.outcome.failed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last file that was due was written.
+    pub(crate) fn is_well(&self) -> bool {
+        !self.has_failed() && !self.not_begun
     }
 
     /// How many changes the last file does not have, out of all since the start.
@@ -88,7 +106,14 @@ impl Drop for Saves {
 
 impl Outcome {
     fn settle(&self, result: &io::Result<()>, now_micros: i64, changes: u64) {
-        self.failed.store(result.is_err(), Ordering::Relaxed);
+        match result {
+            Err(error) if error.kind() == CANCELLED => {
+                tracing::warn!("the snapshot was cancelled");
+                self.running.store(false, Ordering::Release);
+                return;
+            }
+            _ => self.failed.store(result.is_err(), Ordering::Relaxed),
+        }
         match result {
             Ok(()) => {
                 self.last.store(now_micros / 1_000_000, Ordering::Relaxed);
@@ -100,6 +125,9 @@ impl Outcome {
         self.running.store(false, Ordering::Release);
     }
 }
+
+/// What a file ends with that was given up.
+const CANCELLED: io::ErrorKind = io::ErrorKind::ConnectionAborted;
 
 /// Where the next file goes. One that may hold data which is not here is not replaced; with a log,
 /// the data is in that.
@@ -139,7 +167,7 @@ pub(crate) fn save(state: &mut State, now_micros: i64) -> io::Result<()> {
     state.saves.wait();
     let path = free_path(state)?;
     let state = &*state;
-    let result = write_whole(&path, |out| {
+    let result = write_whole(&path, &|| true, |out| {
         file::write(state, now_micros, Values::All, out, &mut |_| ()).map(drop)
     });
     let changes = state.dirty;
@@ -162,6 +190,11 @@ fn save_points(config: &Config) -> impl Iterator<Item = (i64, u64)> {
 /// Whether a file is written from time to time.
 pub(crate) fn has_save_points(config: &Config) -> bool {
     save_points(config).next().is_some()
+}
+
+/// Whether data is kept in a folder: the one that is named, or else the current one.
+pub(crate) fn uses_folder(config: &Config) -> bool {
+    config.append_only || config.dir.is_some() || has_save_points(config)
 }
 
 /// As Redis says it.
@@ -190,12 +223,21 @@ pub(crate) fn save_if_due(state: &mut State, now_micros: i64) {
     let unsaved = state.saves.unsaved(state.dirty);
     let due =
         save_points(&state.config).any(|(seconds, changes)| unsaved >= changes && since > seconds);
-    if !due || (state.saves.has_failed() && now - state.saves.tried < AGAIN) {
+    let failed = state.saves.has_failed() || state.saves.not_begun;
+    if !due || (failed && now - state.saves.tried < AGAIN) {
         return;
     }
     state.saves.tried = now;
-    if let Err(error) = save_later(state, now_micros) {
-        state.saves.outcome.failed.store(true, Ordering::Relaxed);
+    let begun = save_later(state, now_micros);
+    state.saves.not_begun = begun.is_err();
+    if let Err(error) = begun {
+        // A file that is not replaced stays there: writes would be refused for good.
+        let in_the_way = error.kind() == io::ErrorKind::AlreadyExists;
+        state
+            .saves
+            .outcome
+            .failed
+            .store(!in_the_way, Ordering::Relaxed);
         tracing::error!(%error, "the snapshot was not written");
     }
 }
@@ -219,11 +261,21 @@ pub(crate) fn save_later(state: &mut State, now_micros: i64) -> io::Result<()> {
     file::write(state, now_micros, Values::All, &mut encoded, &mut |_| ())?;
     let changes = state.dirty;
     let outcome = state.saves.outcome.clone();
+    outcome.cancelled.store(false, Ordering::Relaxed);
     outcome.running.store(true, Ordering::Relaxed);
     let thread = std::thread::Builder::new()
         .name("redstart-save".into())
         .spawn(move || {
-            let result = write_whole(&path, |out| out.write_all(&encoded));
+            let goes_on = || !outcome.cancelled.load(Ordering::Relaxed);
+            let result = write_whole(&path, &goes_on, |out| {
+                for piece in encoded.chunks(PIECE) {
+                    if !goes_on() {
+                        return Err(CANCELLED.into());
+                    }
+                    out.write_all(piece)?;
+                }
+                Ok(())
+            });
             outcome.settle(&result, now_micros, changes);
         });
     match thread {
@@ -239,9 +291,13 @@ pub(crate) fn save_later(state: &mut State, now_micros: i64) -> io::Result<()> {
     }
 }
 
-/// Replaces a file at once, so that nobody sees half of it.
+/// How much is written at once.
+const PIECE: usize = 1024 * 1024;
+
+/// Replaces a file at once, so that nobody sees half of it, if it is still wanted when it is whole.
 fn write_whole(
     path: &Path,
+    goes_on: &dyn Fn() -> bool,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     // Several engines of a process may write to one folder.
@@ -250,10 +306,13 @@ fn write_whole(
     let name = format!("temp-{}-{number}.rdb", std::process::id());
     let temporary = path.with_file_name(name);
     let written = File::create(&temporary).and_then(|file| {
-        let mut out = io::BufWriter::with_capacity(1024 * 1024, file);
+        let mut out = io::BufWriter::with_capacity(PIECE, file);
         contents(&mut out)?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.sync_all()?;
+        if !goes_on() {
+            return Err(CANCELLED.into());
+        }
         fs::rename(&temporary, path)
     });
     if written.is_err() {

@@ -24,11 +24,25 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Feeds the replica until it goes or must.
     pub(super) async fn feed(&mut self, mut to: Attachment, stop: &CancellationToken) {
-        self.out.extend_from_slice(to.greeting.as_bytes());
         // Neither the data nor the stream tells a replica what may yet be lost here.
-        if matches!(self.wait_until_fed(&to, stop).await, Flow::Close) {
+        while let Some(request) = to.later.take() {
+            if matches!(self.wait_until_fed(&to, stop, true).await, Flow::Close) {
+                return;
+            }
+            to = match self.session.attach(request).await {
+                // Others go on writing: what came since is waited for below.
+                Ok(attachment) => attachment,
+                Err(refused) => {
+                    self.session.answer(&refused, &mut self.out);
+                    let _ = self.flush_in_time(&to, stop).await;
+                    return;
+                }
+            };
+        }
+        if matches!(self.wait_until_fed(&to, stop, true).await, Flow::Close) {
             return;
         }
+        self.out.extend_from_slice(to.greeting.as_bytes());
         if matches!(self.flush_in_time(&to, stop).await, Flow::Close) {
             return;
         }
@@ -44,10 +58,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Waits until what was put into the stream is on the disk, if that is what is promised. What the replica says meanwhile
-    /// is heard: the disk may take long, and the replica is not silent.
-    async fn wait_until_fed(&mut self, to: &Attachment, stop: &CancellationToken) -> Flow {
+    /// is heard: the disk may take long, and the replica is not silent. Before it was answered, it hears that this is alive.
+    async fn wait_until_fed(
+        &mut self,
+        to: &Attachment,
+        stop: &CancellationToken,
+        before_answer: bool,
+    ) -> Flow {
         let position = self.session.fed_position();
         let mut over = std::pin::pin!(give_up(stop));
+        let mut sign = tokio::time::interval(SIGN_OF_LIFE);
+        sign.reset();
         loop {
             self.make_space();
             tokio::select! {
@@ -59,7 +80,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     if matches!(self.hear(to, read.unwrap_or(0)).0, Flow::Close) {
                         return Flow::Close;
                     }
+                    continue;
                 }
+                _ = sign.tick(), if before_answer => self.out.push(b'\n'),
+            }
+            if matches!(self.flush_in_time(to, stop).await, Flow::Close) {
+                return Flow::Close;
             }
         }
     }
@@ -188,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Taken::Bytes => true,
                 Taken::Nothing => false,
             };
-            if more && matches!(self.wait_until_fed(to, stop).await, Flow::Close) {
+            if more && matches!(self.wait_until_fed(to, stop, false).await, Flow::Close) {
                 return;
             }
             if matches!(self.flush(stop).await, Flow::Close) {
@@ -216,7 +242,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// What the replica said, and whether it confirmed a place in the stream.
     fn hear(&mut self, to: &Attachment, count: usize) -> (Flow, bool) {
-        self.session.traffic().read(count);
+        self.session.was_read(count);
         if count == 0 {
             return (Flow::Close, false);
         }

@@ -29,7 +29,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Some(pushed) = self.inbox.recv(), if !is_unsettled => self.unsettled = Some(pushed),
                 () = self.session.wait_for_lock(), if is_unsettled => {}
                 read = self.socket.read_buf(self.parser.buffer()), if has_room => {
-                    self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
+                    self.session.was_read(read.as_ref().map_or(0, |count| *count));
                     if !matches!(read, Ok(count) if count > 0) || self.parser.len() > limit {
                         return Flow::Close;
                     }

@@ -164,14 +164,61 @@ fn squeeze(bits: u64) -> u32 {
 }
 
 /// What a search covers, in the caller's unit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Shape {
-    Circle { radius: f64 },
-    Box { width: f64, height: f64 },
+    Circle {
+        radius: f64,
+    },
+    Box {
+        width: f64,
+        height: f64,
+    },
+    /// On the flat map of degrees: an edge does not follow a great circle, and none crosses the date line.
+    Polygon {
+        corners: Vec<Point>,
+    },
+}
+
+/// The middle of these points on the globe, to which each pulls alike.
+pub(crate) fn middle(corners: &[Point]) -> Point {
+    let (mut x, mut y, mut z) = (0.0, 0.0, 0.0);
+    for corner in corners {
+        let (longitude, latitude) = (radians(corner.longitude), radians(corner.latitude));
+        x += latitude.cos() * longitude.cos();
+        y += latitude.cos() * longitude.sin();
+        z += latitude.sin();
+    }
+    Point {
+        longitude: degrees(y.atan2(x)),
+        latitude: degrees(z.atan2((x * x + y * y).sqrt())),
+    }
+}
+
+/// Whether a point is inside: a ray from it crosses the edges an odd number of times.
+fn is_inside(corners: &[Point], point: Point) -> bool {
+    let mut inside = false;
+    let before = corners.iter().cycle().skip(corners.len().saturating_sub(1));
+    for (a, b) in corners.iter().zip(before) {
+        let spans = (a.latitude > point.latitude) != (b.latitude > point.latitude);
+        inside ^= spans
+            && point.longitude
+                < (b.longitude - a.longitude) * (point.latitude - a.latitude)
+                    / (b.latitude - a.latitude)
+                    + a.longitude;
+    }
+    inside
+}
+
+/// A rectangle on the map.
+struct Bounds {
+    west: f64,
+    south: f64,
+    east: f64,
+    north: f64,
 }
 
 /// A search around a point.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Search {
     pub(crate) center: Point,
     pub(crate) shape: Shape,
@@ -183,8 +230,9 @@ impl Search {
     /// The distance in metres of a point that the search covers.
     pub(crate) fn covers(&self, point: Point) -> Option<f64> {
         let distance = self.center.distance(point);
-        let inside = match self.shape {
+        let inside = match &self.shape {
             Shape::Circle { radius } => distance <= radius * self.unit,
+            Shape::Polygon { corners } => is_inside(corners, point),
             Shape::Box { width, height } => {
                 let across = Point {
                     longitude: self.center.longitude,
@@ -201,18 +249,19 @@ impl Search {
         inside.then_some(distance)
     }
 
-    /// The ranges of scores to look at, in order.
-    pub(crate) fn ranges(&self) -> Vec<(f64, f64)> {
+    /// The part of the map that is covered, and how far from the centre that reaches, in metres.
+    fn bounds(&self) -> (Bounds, f64) {
         let Point {
             longitude,
             latitude,
         } = self.center;
-        let (width, height, radius) = match self.shape {
-            Shape::Circle { radius } => (radius, radius, radius),
+        let (width, height, radius) = match &self.shape {
+            Shape::Circle { radius } => (*radius, *radius, *radius),
             Shape::Box { width, height } => {
                 let (w, h) = (width / 2.0, height / 2.0);
                 (w, h, (w * w + h * h).sqrt())
             }
+            Shape::Polygon { corners } => return self.bounds_of(corners),
         };
         let north_south = degrees(self.unit * height / EARTH);
         // The side nearer to the pole is the wider one in degrees.
@@ -222,10 +271,51 @@ impl Search {
             latitude + north_south
         };
         let east_west = degrees(self.unit * width / EARTH / radians(outer).cos());
-        let (west, east) = (longitude - east_west, longitude + east_west);
-        let (south, north) = (latitude - north_south, latitude + north_south);
+        let bounds = Bounds {
+            west: longitude - east_west,
+            south: latitude - north_south,
+            east: longitude + east_west,
+            north: latitude + north_south,
+        };
+        (bounds, radius * self.unit)
+    }
 
-        let mut step = steps_for(radius * self.unit, latitude);
+    fn bounds_of(&self, corners: &[Point]) -> (Bounds, f64) {
+        let mut bounds = Bounds {
+            west: LONGITUDE.1,
+            south: LATITUDE.1,
+            east: LONGITUDE.0,
+            north: LATITUDE.0,
+        };
+        for corner in corners {
+            bounds.west = bounds.west.min(corner.longitude);
+            bounds.south = bounds.south.min(corner.latitude);
+            bounds.east = bounds.east.max(corner.longitude);
+            bounds.north = bounds.north.max(corner.latitude);
+        }
+        let mut radius: f64 = 0.0;
+        for longitude in [bounds.west, bounds.east] {
+            for latitude in [bounds.south, bounds.north] {
+                let edge = Point {
+                    longitude,
+                    latitude,
+                };
+                radius = radius.max(self.center.distance(edge));
+            }
+        }
+        (bounds, radius)
+    }
+
+    /// The ranges of scores to look at, in order.
+    pub(crate) fn ranges(&self) -> Vec<(f64, f64)> {
+        let (bounds, radius) = self.bounds();
+        let Bounds {
+            west,
+            south,
+            east,
+            north,
+        } = bounds;
+        let mut step = steps_for(radius, self.center.latitude);
         let mut cell = Cell::of(self.center, step, LONGITUDE, LATITUDE);
         let too_small = cell.moved(0, 1).area().latitude.1 < north
             || cell.moved(0, -1).area().latitude.0 > south

@@ -1,6 +1,7 @@
 //! Positions.
 
 use redstart_engine::Protocol;
+use redstart_testkit::Kind;
 
 use crate::{Pair, Server, compare};
 
@@ -122,17 +123,19 @@ fn positions_answer_alike() {
     );
 }
 
-#[test]
-fn searches_find_the_same_in_the_same_order() {
-    let server = Server::start();
-    let mut pair = Pair::new(&server, Protocol::Resp2);
+/// Numbers between two, always the same ones.
+fn numbers() -> impl FnMut(f64, f64) -> f64 {
     let mut seed = 7u64;
-    let mut random = move |min: f64, max: f64| {
+    move |min: f64, max: f64| {
         seed = seed
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
         min + (max - min) * ((seed >> 11) as f64 / (1u64 << 53) as f64)
-    };
+    }
+}
+
+/// Puts 600 places there, in each of four parts of the world.
+fn settle(pair: &mut Pair, random: &mut impl FnMut(f64, f64) -> f64) {
     for at in 0..600 {
         let (lon, lat) = match at % 4 {
             0 => (random(-180.0, 180.0), random(-85.0, 85.0)),
@@ -143,6 +146,14 @@ fn searches_find_the_same_in_the_same_order() {
         };
         pair.line(&format!("GEOADD g {lon} {lat} m{at}"));
     }
+}
+
+#[test]
+fn searches_find_the_same_in_the_same_order() {
+    let server = Server::start();
+    let mut pair = Pair::new(&server, Protocol::Resp2);
+    let mut random = numbers();
+    settle(&mut pair, &mut random);
     for round in 0..400 {
         let (lon, lat) = match round % 4 {
             0 => (random(-180.0, 180.0), random(-85.0, 85.0)),
@@ -193,4 +204,40 @@ fn a_member_on_the_last_edge_finds_itself() {
         GEOSEARCH edge FROMLONLAT 180 85 BYRADIUS 10000 km ASC WITHHASH
         "#,
     );
+}
+
+#[test]
+fn polygons_hold_the_same_places_in_the_same_order() {
+    let server = Server::start_kind(Kind::Valkey);
+    let mut pair = Pair::new(&server, Protocol::Resp2);
+    let mut random = numbers();
+    settle(&mut pair, &mut random);
+    for round in 0..400 {
+        let (lon, lat) = match round % 4 {
+            0 => (random(-180.0, 180.0), random(-85.0, 85.0)),
+            1 => (random(13.0, 14.0), random(52.0, 53.0)),
+            2 => (random(179.0, 180.0), random(-85.0, -80.0)),
+            // The corners are where the places are.
+            _ => (2.0, 2.0),
+        };
+        let size = 10f64.powf(random(-1.0, 2.0));
+        // Seldom convex, often with edges that cross.
+        let corners: Vec<String> = (0..3 + round % 6)
+            .map(|_| {
+                let place = (
+                    (lon + random(-size, size)).clamp(-180.0, 180.0),
+                    (lat + random(-size, size)).clamp(-85.0, 85.0),
+                );
+                match round % 4 {
+                    3 => format!("{} {}", place.0.round(), place.1.round()),
+                    _ => format!("{} {}", place.0, place.1),
+                }
+            })
+            .collect();
+        let options = ["", "ASC", "DESC", "COUNT 5", "COUNT 20 DESC", "COUNT 7 ANY"][round % 6];
+        let (count, corners) = (corners.len(), corners.join(" "));
+        pair.line(&format!(
+            "GEOSEARCH g BYPOLYGON {count} {corners} {options} WITHDIST WITHCOORD WITHHASH"
+        ));
+    }
 }

@@ -1,9 +1,221 @@
 //! What came after Redis 7.0, compared with Valkey.
 
+use std::time::Duration;
+
 use redstart_engine::{Compat, Engine, Reply, server::ServerConfig};
 use redstart_testkit::Kind;
 
-use crate::{Server, Wire, compare_with, listener::Running, split};
+use crate::{Server, Wire, compare_with, listener::Running, sorted, split};
+
+/// Clients of the engine and of the server, with the same names.
+struct Clients {
+    wires: Vec<(String, [Wire; 2], [i64; 2])>,
+    // Ended after the connections.
+    socket: std::path::PathBuf,
+    server: Server,
+    _running: Running,
+    _dir: tempfile::TempDir,
+}
+
+impl Clients {
+    fn new() -> Clients {
+        let server = Server::start_kind(Kind::Valkey);
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("engine.sock");
+        let engine = Engine::builder().compat(Compat::Valkey9).build().unwrap();
+        let running = Running::start(engine, ServerConfig::new().unix(&socket));
+        Clients {
+            wires: Vec::new(),
+            socket,
+            server,
+            _running: running,
+            _dir: dir,
+        }
+    }
+
+    fn add(&mut self, name: &str) {
+        let ours = std::os::unix::net::UnixStream::connect(&self.socket).unwrap();
+        let mut wires = [Wire::new(ours), self.server.connect()];
+        let ids = wires
+            .each_mut()
+            .map(|wire| match wire.call(&split("CLIENT ID")) {
+                Reply::Int(id) => id,
+                other => panic!("{other:?}"),
+            });
+        self.wires.push((name.to_owned(), wires, ids));
+    }
+
+    /// The same command by a client of both; `{name}` is the id of another one.
+    fn call(&mut self, name: &str, line: &str) -> [Reply; 2] {
+        let ids: Vec<(String, [i64; 2])> = self
+            .wires
+            .iter()
+            .map(|(name, _, ids)| (format!("{{{name}}}"), *ids))
+            .collect();
+        let (_, wires, _) = self.wires.iter_mut().find(|one| one.0 == name).unwrap();
+        [0, 1].map(|side| {
+            let line = ids.iter().fold(line.to_owned(), |line, (name, ids)| {
+                line.replace(name, &ids[side].to_string())
+            });
+            wires[side].call(&split(&line))
+        })
+    }
+
+    fn same(&mut self, name: &str, line: &str) {
+        let [ours, theirs] = self.call(name, line);
+        assert_eq!(ours, theirs, "{line}");
+    }
+
+    /// As [`Clients::same`]; of a list, the names count.
+    fn same_clients(&mut self, name: &str, line: &str) {
+        let [ours, theirs] = self.named(name, line);
+        assert_eq!(ours, theirs, "{line}");
+    }
+
+    /// Waits until the lists of all clients have the same names: a connection ends a moment after its client was killed.
+    fn become_same(&mut self, name: &str) {
+        let mut told = Vec::new();
+        let same = || {
+            told = self.named(name, "CLIENT LIST").into();
+            (told[0] == told[1]).then_some(())
+        };
+        let became = redstart_testkit::block_until("the same", Duration::from_secs(60), same);
+        assert!(became.is_ok(), "{told:?}");
+    }
+
+    /// The replies of both, lists by the names of their clients.
+    fn named(&mut self, name: &str, line: &str) -> [Reply; 2] {
+        let ids: Vec<(String, [i64; 2])> = self
+            .wires
+            .iter()
+            .map(|one| (one.0.clone(), one.2))
+            .collect();
+        let replies = self.call(name, line);
+        [0, 1].map(|side| match &replies[side] {
+            Reply::Bulk(text) => {
+                let text = String::from_utf8_lossy(text);
+                let id = |line: &str| field(line, "id").parse::<i64>().unwrap();
+                let name = |id| {
+                    let one = ids.iter().find(|(_, ids)| ids[side] == id);
+                    Reply::bulk(one.map_or("another", |(name, _)| name.as_str()).to_owned())
+                };
+                // The server turns its list round now and then.
+                sorted(Reply::Array(
+                    text.lines().map(|line| name(id(line))).collect(),
+                ))
+            }
+            other => other.clone(),
+        })
+    }
+}
+
+/// The value of a field of CLIENT LIST.
+fn field<'a>(line: &'a str, name: &str) -> &'a str {
+    let mut fields = line
+        .split_whitespace()
+        .filter_map(|field| field.split_once('='));
+    fields.find(|field| field.0 == name).unwrap().1
+}
+
+/// A client of each kind that the filters tell apart.
+fn clients() -> Clients {
+    let mut all = Clients::new();
+    for name in ["boss", "a", "b", "c", "d", "e", "f"] {
+        all.add(name);
+    }
+    for (name, line) in [
+        ("boss", "CLIENT SETNAME boss"),
+        ("a", "CLIENT SETNAME a"),
+        ("a", "CLIENT SETINFO LIB-NAME one"),
+        ("a", "CLIENT SETINFO LIB-VER 1.0"),
+        ("b", "CLIENT SETNAME a"),
+        ("b", "CLIENT SETINFO lib-name one"),
+        ("b", "CLIENT SETINFO LIB-VER 2.0"),
+        ("b", "SELECT 1"),
+        ("c", "CLIENT CAPA foo redirect"),
+        ("c", "SUBSCRIBE news"),
+        ("d", "CLIENT SETINFO lib-name two"),
+        ("d", "MULTI"),
+        ("e", "CLIENT NO-EVICT on"),
+        ("e", "CLIENT TRACKING on"),
+        ("e", "WATCH k k2"),
+    ] {
+        all.same(name, line);
+    }
+    all
+}
+
+#[test]
+fn filters_of_clients_mean_the_same_clients() {
+    let mut all = clients();
+    for line in include_str!("valkey/filters.txt").lines() {
+        all.same_clients("boss", line);
+    }
+    for line in [
+        "CLIENT KILL ID {a} NOT-ID {a}",
+        "CLIENT KILL ID {a} NAME nosuch",
+        "CLIENT KILL ID {f} {boss} 12345",
+        "CLIENT KILL LIB-NAME one NOT-DB 0",
+        "CLIENT KILL FLAGS x",
+        "CLIENT KILL NOT-NAME a",
+        "CLIENT KILL NOT-NAME boss",
+        "CLIENT KILL SKIPME no NAME boss",
+    ] {
+        all.same_clients("boss", line);
+        if line != "CLIENT KILL SKIPME no NAME boss" {
+            all.become_same("boss");
+        }
+    }
+}
+
+#[test]
+fn clients_are_described_alike() {
+    let mut all = clients();
+    let names = |line: &str| -> Vec<String> {
+        let fields = line.split_whitespace();
+        fields
+            .map(|field| field.split('=').next().unwrap().to_owned())
+            .collect()
+    };
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let lines =
+            all.call("boss", &format!("CLIENT LIST ID {{{name}}}"))
+                .map(|reply| match reply {
+                    Reply::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
+                    other => panic!("{other:?}"),
+                });
+        let [ours, theirs] = &lines;
+        assert_eq!(names(ours), names(theirs));
+        for told in [
+            "name",
+            "flags",
+            "capa",
+            "db",
+            "sub",
+            "watch",
+            "cmd",
+            "user",
+            "resp",
+            "lib-name",
+            "lib-ver",
+            "tot-net-in",
+            "tot-cmds",
+        ] {
+            assert_eq!(
+                field(ours, told),
+                field(theirs, told),
+                "{told} of {lines:?}"
+            );
+        }
+        // The number of an id may have another length.
+        if name != "f" {
+            let sent = lines
+                .each_ref()
+                .map(|line| field(line, "tot-net-out").parse::<i64>().unwrap());
+            assert!((sent[0] - sent[1]).abs() <= 2, "{lines:?}");
+        }
+    }
+}
 
 #[test]
 fn commandlog_answers_alike() {
@@ -434,4 +646,107 @@ fn functions_answer_alike() {
         FUNCTION FLUSH
         "##,
     );
+}
+
+#[test]
+fn searches_in_a_polygon_answer_alike() {
+    compare_with(
+        Kind::Valkey,
+        r##"
+        GEOADD Sicily 13.361389 38.115556 Palermo 15.087269 37.502669 Catania 13.583333 37.316667 Agrigento
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 WITHDIST WITHCOORD WITHHASH ASC
+        GEOSEARCH Sicily FROMMEMBER Palermo BYPOLYGON 3 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 FROMMEMBER Palermo
+        GEOSEARCH Sicily FROMLONLAT 15 37 BYPOLYGON 3 12 37 16 37 14 39 WITHDIST
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 FROMLONLAT 15 37
+        GEOSEARCH Sicily BYRADIUS 10 km BYPOLYGON 3 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 BYRADIUS 10 km
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 BYBOX 10 10 km
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 BYPOLYGON 3 12 37 16 37 14 38
+        GEOSEARCH Sicily BYPOLYGON 2 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 2 12 37 16 37
+        GEOSEARCH Sicily BYPOLYGON 4 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 4 12 37 16 37 14 39 ASC ASC
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14
+        GEOSEARCH Sicily BYPOLYGON x 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 99999999999 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON -3 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 3 x 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 3 12 99 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 3
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16
+        GEOSEARCH Sicily BYPOLYGON
+        GEOSEARCH Sicily BYPOLYGON 3 1 1 2 2 3 3
+        GEOSEARCH Sicily BYPOLYGON 3 1 1 1 1 1 1
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 COUNT 1
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 COUNT 1 ANY
+        GEOSEARCH Sicily BYPOLYGON 3 12 37 16 37 14 39 ANY
+        GEOSEARCH none BYPOLYGON 3 12 37 16 37 14 39
+        GEOSEARCH Sicily FROMLONLAT 15 37 ASC ASC ASC
+        GEOSEARCH Sicily ASC ASC ASC ASC ASC
+        GEOSEARCHSTORE d Sicily BYPOLYGON 3 12 37 16 37 14 39
+        ZRANGE d 0 -1 WITHSCORES
+        GEOSEARCHSTORE d Sicily BYPOLYGON 3 12 37 16 37 14 39 STOREDIST
+        ZRANGE d 0 -1 WITHSCORES
+        GEOSEARCHSTORE d Sicily BYPOLYGON 3 12 37 16 37 14 39 WITHDIST
+        GEOSEARCHSTORE d Sicily BYPOLYGON 3 -12 -37 -16 -37 -14 -39
+        EXISTS d
+        GEORADIUS Sicily 15 37 200 km BYPOLYGON 3 12 37 16 37 14 39
+        geosearch Sicily bypolygon 4 -180 -85 180 -85 180 85 -180 85
+        GEOSEARCH Sicily BYPOLYGON 1073741827 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 2147483647 12 37 16 37 14 39
+        GEOSEARCHSTORE d none BYPOLYGON 2 12 37 16 37 14 39
+        GEOSEARCH Sicily BYPOLYGON 03 12 37 16 37 14 39
+        GEOSEARCHSTORE d Sicily BYPOLYGON 2 12 37 16 37 14 39
+        GEOSEARCHSTORE d Sicily FROMLONLAT 1 1 ASC ASC ASC
+        SET str x
+        GEOSEARCH str BYPOLYGON 2 12 37 16 37 14 39
+        "##,
+    );
+}
+
+#[test]
+fn words_of_bgsave_and_shutdown_are_read_alike() {
+    compare_with(
+        Kind::Valkey,
+        r##"
+        BGSAVE CANCEL
+        BGSAVE cancel
+        BGSAVE CANCEL x
+        BGSAVE SCHEDULE CANCEL
+        BGSAVE FOO
+        SHUTDOWN SAFE FOO
+        SHUTDOWN SAFE ABORT
+        SHUTDOWN ABORT SAFE
+        SHUTDOWN FAILOVER ABORT
+        SHUTDOWN ABORT
+        SHUTDOWN NOSAVE SAVE SAFE
+        SHUTDOWN FAILOVER NOSAVE
+        SHUTDOWN NOSAVE FAILOVER FAILOVER
+        SHUTDOWN SAFE FAILOVER NOW FORCE NOSAVE
+        "##,
+    );
+}
+
+#[test]
+fn the_only_node_of_a_cluster_is_not_shut_down_safely() {
+    let builder = Engine::builder().compat(Compat::Valkey9).cluster(true);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("engine.sock");
+    let _running = Running::start(builder.build().unwrap(), ServerConfig::new().unix(&socket));
+    let mut wire = Wire::new(std::os::unix::net::UnixStream::connect(&socket).unwrap());
+    let refused = wire.call(&split("SHUTDOWN SAFE NOSAVE"));
+    let text = "ERR Errors trying to SHUTDOWN. Check logs.";
+    assert_eq!(refused, Reply::Error(text.into()));
+    assert_eq!(wire.call(&split("PING")), Reply::Status("PONG".into()));
+    // Nobody could take over: it ends as without the word.
+    wire.send(&split("SHUTDOWN FAILOVER NOSAVE"));
+    let ended = || {
+        std::os::unix::net::UnixStream::connect(&socket)
+            .is_err()
+            .then_some(())
+    };
+    let patience = Duration::from_secs(60);
+    redstart_testkit::block_until("the listener to end", patience, ended).unwrap();
 }

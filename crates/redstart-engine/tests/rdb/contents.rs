@@ -80,6 +80,24 @@ fn without(reply: Reply, names: &[&str]) -> Reply {
     Reply::Array(kept)
 }
 
+/// The fields of a hash that expire, and when; none where fields do not expire.
+fn deadlines(client: &mut impl Client, key: &Bytes, fields: Vec<Bytes>) -> BTreeSet<(Bytes, i64)> {
+    let count = fields.len().to_string();
+    let mut args = command("HPEXPIRETIME", key, &["FIELDS", &count]);
+    args.extend(fields.iter().cloned());
+    let times = match client.ask(&args) {
+        Reply::Array(times) => times,
+        Reply::Error(_) => return BTreeSet::new(),
+        other => panic!("{other:?}"),
+    };
+    let all = fields.into_iter().zip(times);
+    let some = all.filter_map(|(field, time)| match time {
+        Reply::Int(time) if time >= 0 => Some((field, time)),
+        _ => None,
+    });
+    some.collect()
+}
+
 /// What a key holds.
 pub(crate) fn describe(client: &mut impl Client, key: &Bytes) -> String {
     let mut ask = |name: &str, rest: &[&str]| client.ask(&command(name, key, rest));
@@ -99,7 +117,8 @@ pub(crate) fn describe(client: &mut impl Client, key: &Bytes) -> String {
         "hash" => {
             let words = bulks(ask("HGETALL", &[]));
             let pairs: BTreeSet<_> = words.chunks(2).map(<[Bytes]>::to_vec).collect();
-            format!("{pairs:?}")
+            let fields = words.chunks(2).map(|pair| pair[0].clone()).collect();
+            format!("{pairs:?} {:?}", deadlines(client, key, fields))
         }
         "zset" => {
             // Valkey writes doubles with fewer digits.

@@ -3,14 +3,14 @@
 use std::fs;
 
 use bytes::Bytes;
-use redstart_engine::{Clock, Engine, Reply};
+use redstart_engine::{Clock, Compat, Engine, Reply};
 use redstart_testkit::{Kind, scale};
 
 use super::{
     Server,
     contents::{Client as _, describe, everything},
     dump, fill, old,
-    random::{Chance, KINDS, value},
+    random::{Chance, KINDS, expiring_hash, value},
     restore, run, seed, with_bytes,
 };
 
@@ -179,6 +179,13 @@ fn damaged_payloads_are_refused() {
             &recipe.commands[..recipe.commands.len().min(120)],
         );
         samples.push(dump(&mut session, &key).to_vec());
+    }
+    let newer = Engine::builder().compat(Compat::Valkey9).build().unwrap();
+    let mut newer = newer.session();
+    for _ in 0..12 {
+        newer.line("DEL k");
+        run(&mut newer, &expiring_hash(&mut chance, &key).commands);
+        samples.push(dump(&mut newer, &key).to_vec());
     }
     // Large ones only cost time.
     samples.retain(|sample| sample.len() < 20_000);

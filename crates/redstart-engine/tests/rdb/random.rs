@@ -90,8 +90,42 @@ pub(crate) struct Recipe {
     pub(crate) exact: bool,
 }
 
-/// The kinds of values, in turn.
+/// The kinds of values that every server has, in turn.
 pub(crate) const KINDS: u64 = 8;
+
+/// A hash of which some or all fields expire some day: for servers that have such.
+pub(crate) fn expiring_hash(chance: &mut Chance, key: &Bytes) -> Recipe {
+    let mut set = start("HSET", key);
+    let mut fields = Vec::new();
+    for n in 0..chance.one_of(&[1, 2, 5, 60, 700]) {
+        let field = match chance.below(4) {
+            0 => chance.text(),
+            _ => word(&format!("field:{n}")),
+        };
+        set.extend([field.clone(), chance.text()]);
+        fields.push(field);
+    }
+    let mut commands = vec![set];
+    let keeps = chance.below(3);
+    let common = chance.below(1 << 40);
+    for field in fields {
+        if keeps > 0 && chance.below(3) < keeps {
+            continue;
+        }
+        let at = match chance.below(3) {
+            0 => common,
+            _ => chance.below(1 << 44),
+        };
+        let mut expire = start("HPEXPIREAT", key);
+        expire.push(word(&(33_177_117_420_000 + at).to_string()));
+        expire.extend([word("FIELDS"), word("1"), field]);
+        commands.push(expire);
+    }
+    Recipe {
+        commands,
+        exact: false,
+    }
+}
 
 pub(crate) fn value(chance: &mut Chance, kind: u64, key: &Bytes) -> Recipe {
     let mut exact = true;

@@ -452,6 +452,8 @@ pub(super) const FAMILIES: &[(&str, &[&str])] = &[
             "GEORADIUSBYMEMBER $k $f 9000 km COUNT 2 WITHDIST",
             "GEOSEARCH $k FROMMEMBER $f BYRADIUS $r $j ASC WITHDIST WITHHASH WITHCOORD",
             "GEOSEARCH $k FROMLONLAT $g $g BYBOX $r $r $j ASC",
+            "GEOSEARCH $k BYPOLYGON 4 $g $g $g $g $g $g $g $g ASC WITHDIST WITHCOORD",
+            "GEOSEARCHSTORE $k $k BYPOLYGON 3 $g $g $g $g $g $g STOREDIST",
             "GEORADIUS_RO $k $g $g $r $j DESC COUNT $n",
             "GEORADIUSBYMEMBER_RO $k $f $r $j COUNT $n ANY",
             "GEORADIUSBYMEMBER $k $f $r $j STOREDIST $k",
