@@ -261,10 +261,12 @@ async fn clients(node: &mut Node, facts: &mut NodeFacts, blinds: &mut Blinds) {
         );
         return;
     }
+    let asked = Instant::now();
     let text: Answer<String> = node.wire.get(words!["CLIENT", "LIST"]).await;
     match text {
         Ok(text) => {
             facts.clients_seen = true;
+            facts.clients_listed = Some(asked);
             facts.clients = text
                 .lines()
                 .map(client)
