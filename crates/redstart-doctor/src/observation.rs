@@ -163,6 +163,13 @@ impl NodeFacts {
         self.commands.get(command).map_or(0, |stat| stat.calls)
     }
 
+    /// Whether it has counted errors of which a rule wants to know whether they go on.
+    pub(crate) fn counts_errors(&self) -> bool {
+        ["OOM", "CROSSSLOT"]
+            .iter()
+            .any(|error| self.errors.contains_key(*error))
+    }
+
     /// Whether this error is more than something that happened once: it came again between the looks, or with one of a thousand
     /// commands.
     pub(crate) fn errs(&self, error: &str) -> bool {
@@ -170,6 +177,16 @@ impl NodeFacts {
         let later = self.later_errors.get(error).copied().unwrap_or(0);
         let calls: u64 = self.commands.values().map(|stat| stat.calls).sum();
         (count > 0 && later > count) || count * 1000 >= (calls + count).max(1)
+    }
+
+    /// Whether its memory is used up and nothing is evicted, so that it refuses writes now.
+    pub(crate) fn is_full(&self) -> bool {
+        let limit = self.maxmemory().unwrap_or(0);
+        let used = self.number("used_memory").unwrap_or(0);
+        // A write that was refused has freed what it had read, so the server is seldom at the limit to the byte.
+        limit > 0
+            && self.policy().is_none_or(|policy| policy == "noeviction")
+            && used.saturating_mul(100) >= limit.saturating_mul(98)
     }
 
     /// Memory limit in bytes; 0 is none.
