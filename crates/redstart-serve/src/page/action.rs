@@ -157,11 +157,10 @@ const MOST_LETTERS: u64 = 20_000;
 async fn how_many(queue: &Queue, form: &Query) -> Result<u64, Problem> {
     if form.given("letter").is_some() {
         // What is no letter's id is none of the letters.
-        let Ok(Some(id)) = one_letter(form) else {
+        let Ok(Some(letter)) = one_letter(form) else {
             return Ok(0);
         };
-        let found = queue.job(id).await?;
-        return Ok(found.map_or(0, |found| u64::from(found.job.state == JobState::Dead)));
+        return Ok(u64::from(letter.is_there(queue).await?));
     }
     let inspect = queue.inspect();
     if inspect.counts().await?.dead > MOST_LETTERS {
@@ -172,13 +171,35 @@ async fn how_many(queue: &Queue, form: &Query) -> Result<u64, Problem> {
     count_letters(&inspect.dead_letters(), wanted(form)?).await
 }
 
-/// The job of the letter that an action is about, if it is about one.
-fn one_letter(form: &Query) -> Result<Option<JobId>, Problem> {
+/// One death of a job.
+struct Letter {
+    job: JobId,
+    /// When it died.
+    at: Duration,
+}
+
+impl Letter {
+    /// Whether the job is still dead of it. A job that was retried and failed again has another letter, with another error.
+    async fn is_there(&self, queue: &Queue) -> Result<bool, Problem> {
+        let found = queue.job(self.job).await?;
+        Ok(found
+            .is_some_and(|found| found.job.state == JobState::Dead && found.ended == Some(self.at)))
+    }
+}
+
+/// The letter that an action is about, if it is about one.
+fn one_letter(form: &Query) -> Result<Option<Letter>, Problem> {
     let Some(letter) = form.given("letter") else {
         return Ok(None);
     };
-    let id = letter.split_once('-').and_then(|(_, id)| id.parse().ok());
-    id.map(Some)
+    let parsed = letter.split_once('-').and_then(|(at, id)| {
+        Some(Letter {
+            job: id.parse().ok()?,
+            at: Duration::from_micros(at.parse().ok()?),
+        })
+    });
+    parsed
+        .map(Some)
         .ok_or_else(|| Problem::invalid("this is not the id of a dead letter"))
 }
 
@@ -463,11 +484,18 @@ async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Resu
                 .is_new());
         }
         "queue.replay" | "queue.purge" => {
-            let letters = queue()?.inspect().dead_letters();
-            let done = match (action, one_letter(form)?) {
-                ("queue.replay", Some(id)) => letters.replay_many(&[id]).await?,
+            let queue = queue()?;
+            let letter = one_letter(form)?;
+            if let Some(letter) = &letter
+                && !letter.is_there(&queue).await?
+            {
+                return one(false);
+            }
+            let letters = queue.inspect().dead_letters();
+            let done = match (action, letter) {
+                ("queue.replay", Some(letter)) => letters.replay_many(&[letter.job]).await?,
                 ("queue.replay", None) => letters.replay(wanted(form)?).await?,
-                (_, Some(id)) => letters.purge_many(&[id]).await?,
+                (_, Some(letter)) => letters.purge_many(&[letter.job]).await?,
                 (_, None) => letters.purge(wanted(form)?).await?,
             };
             return Ok(done);

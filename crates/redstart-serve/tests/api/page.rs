@@ -508,6 +508,10 @@ async fn the_request_that_a_page_shows_does_what_its_button_does() -> Result<()>
             "{}",
             "{\"dry_run\":true}",
             "{\"all\":true,\"error\":\"x\"}",
+            // Every error contains the empty text.
+            "{\"error\":\"\"}",
+            "{\"group\":\"\"}",
+            "{\"letters\":[\"1-2\"],\"error\":\"\"}",
         ] {
             let refused = client
                 .send(
@@ -525,6 +529,61 @@ async fn the_request_that_a_page_shows_does_what_its_button_does() -> Result<()>
         .post("/v1/queues/q/dead:purge", json!({"all": true}))
         .await?;
     assert_eq!((all.status, &all.json()["count"]), (200, &json!(2)));
+    served.stop().await
+}
+
+/// A page that somebody left open names a death of the job that is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_of_an_earlier_death_is_neither_retried_nor_deleted() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    let queue = Queue::new(&store, "n", "q")?;
+    queue.enqueue_raw("bad", b"1").await?;
+    let mut die = async |error: &str| -> Result<String> {
+        let ask = json!({"kinds": ["bad"], "wait": 30});
+        let leased = client.post("/v1/queues/q:lease", ask).await?.json();
+        let failed = json!({"fence": leased["jobs"][0]["fence"], "error": error, "dead": true});
+        client.post("/v1/queues/q:fail", failed).await?;
+        let letters = client.get("/v1/queues/q/dead").await?.json();
+        let letter = letters["letters"][0]["letter"].as_str();
+        Ok(letter.context("no letter")?.to_owned())
+    };
+    let first = die("the host is unknown").await?;
+    queue.inspect().dead_letters().replay(|_| true).await?;
+    let second = die("the card was refused").await?;
+    ensure!(first != second, "{first}");
+    let headers = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("accept", "text/html"),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let dead = async || anyhow::Ok(queue.inspect().counts().await?.dead);
+    for action in ["queue.purge", "queue.replay"] {
+        let path = format!("/act/{action}?queue=q&namespace=n&letter={first}");
+        let page = html(&mut client, &path).await?;
+        ensure!(page.contains("0 dead letters"), "{page}");
+        let form = format!("queue=q&letter={first}&expected=1");
+        let path = format!("/act/{action}?namespace=n");
+        let answer = client
+            .send("POST", &path, &headers, form.as_bytes())
+            .await?;
+        assert_eq!(
+            (answer.status, dead().await?),
+            (409, 1),
+            "{}",
+            answer.text()
+        );
+    }
+    let form = format!("queue=q&letter={second}&expected=1");
+    let path = "/act/queue.purge?namespace=n";
+    let answer = client.send("POST", path, &headers, form.as_bytes()).await?;
+    assert_eq!(
+        (answer.status, dead().await?),
+        (303, 0),
+        "{}",
+        answer.text()
+    );
     served.stop().await
 }
 
