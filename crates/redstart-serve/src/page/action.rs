@@ -15,7 +15,7 @@ use super::{
     layout::{copyable, curl, encode},
 };
 use crate::{
-    api::{breaker, count_letters, forget, json_cache, open_queue},
+    api::{breaker, count_letters, forget, json_cache, limiter_of, open_queue},
     call::{Call, Query},
     problem::{Kind, Problem},
     reply::Reply,
@@ -135,8 +135,13 @@ pub(super) async fn act(call: Call) -> Result<Reply, Problem> {
         let count = done.as_ref().copied().unwrap_or(0);
         call.app.changed(&call, &action, on, count, expected).await;
     }
-    done?;
-    Ok(Reply::see_other(&shell.link(&plan.back)))
+    let count = done?;
+    let back = match action.as_str() {
+        // The page says how it ended.
+        "limiter.check" => format!("{}&allowed={count}", plan.back),
+        _ => plan.back,
+    };
+    Ok(Reply::see_other(&shell.link(&back)))
 }
 
 fn given<'f>(form: &'f Query, name: &str) -> Result<&'f str, Problem> {
@@ -429,6 +434,26 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 api,
             )
         }
+        "limiter.check" => {
+            let (name, subject) = (given(form, "name")?, given(form, "subject")?);
+            plan(
+                "Try a check",
+                format!(
+                    "{subject} is checked against {name} as by a request: if it is allowed, it takes one of the limit."
+                ),
+                1,
+                format!(
+                    "/limiters?name={}&subject={}",
+                    encode(name),
+                    encode(subject)
+                ),
+                Some((
+                    "POST",
+                    format!("/v1/limiters/{}:check", encode(name)),
+                    Some(serde_json::json!({"subject": subject}).to_string()),
+                )),
+            )
+        }
         "limiter.reset" => {
             let (name, subject) = (given(form, "name")?, given(form, "subject")?);
             plan(
@@ -539,6 +564,14 @@ async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Resu
             return Ok(Sessions::new(store, ns, given(form, "name")?)?
                 .revoke_all(given(form, "user")?)
                 .await?);
+        }
+        "limiter.check" => {
+            let (name, subject) = (given(form, "name")?, given(form, "subject")?);
+            let limiter = limiter_of(&call.app, &call.config, ns, name)?.limiter;
+            let allowed = limiter.check(subject, 1).await?.is_allowed();
+            call.app.hot.note(ns, name, subject, allowed);
+            // What a refusal took: nothing.
+            return Ok(u64::from(allowed));
         }
         "limiter.reset" => {
             let (name, subject) = (given(form, "name")?, given(form, "subject")?);
