@@ -216,6 +216,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Some(url) => Some(Store::connect(url).await?),
         None => None,
     };
+    let signals = Signals::listen();
     let bench = Bench {
         args: &args,
         settings,
@@ -224,10 +225,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             .clone()
             .unwrap_or_else(redstart_load::namespace),
         screen: Screen::new(&args, patterns.len()),
+        signals: signals.clone(),
     };
+    // Outside of what a second signal drops.
+    let mut reports = Vec::new();
     let outcome = tokio::select! {
-        outcome = Box::pin(bench.all(&store, other.as_ref(), &patterns)) => outcome,
-        () = interrupted() => Err(Failure::Interrupted),
+        outcome = Box::pin(bench.all(&store, other.as_ref(), &patterns, &mut reports)) => outcome,
+        () = signals.came(2) => Err(Failure::Interrupted),
     };
     if outcome.is_err() {
         // What was under way has not removed its keys.
@@ -236,22 +240,77 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             redstart_load::sweep(other, &bench.namespace).await?;
         }
     }
-    let reports = outcome?;
-    finish(&args, &bench.screen, &reports)
+    conclude(&args, &bench.screen, &signals, &reports, outcome)
 }
 
-/// Waits until somebody ends this process: by Ctrl-C, or as `timeout`, CI and service managers do.
-async fn interrupted() {
-    #[cfg(unix)]
-    if let Ok(mut term) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-    {
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = term.recv() => {}
-        }
-        return;
+/// Why a run ended early.
+const INTERRUPTED: &str = "it was interrupted";
+
+/// How often somebody asked this process to end: by Ctrl-C, or as `timeout`, CI and service managers do. The first time, the
+/// pattern that runs is stopped and what was measured is kept; the second time, everything is dropped.
+#[derive(Clone)]
+struct Signals(tokio::sync::watch::Receiver<u32>);
+
+impl Signals {
+    fn listen() -> Self {
+        let (came, heard) = tokio::sync::watch::channel(0);
+        tokio::spawn(async move {
+            #[cfg(unix)]
+            let mut term =
+                tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+            loop {
+                #[cfg(unix)]
+                let terminated = async {
+                    match &mut term {
+                        Some(term) => drop(term.recv().await),
+                        None => std::future::pending().await,
+                    }
+                };
+                #[cfg(not(unix))]
+                let terminated = std::future::pending::<()>();
+                tokio::select! {
+                    heard = tokio::signal::ctrl_c() => if heard.is_err() { return },
+                    () = terminated => {}
+                }
+                came.send_modify(|times| *times += 1);
+            }
+        });
+        Self(heard)
     }
-    let _ = tokio::signal::ctrl_c().await;
+
+    /// Waits until there were so many.
+    async fn came(&self, times: u32) {
+        let mut heard = self.0.clone();
+        // Without signals there is nothing to wait for.
+        if heard.wait_for(|came| *came >= times).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn any(&self) -> bool {
+        *self.0.borrow() > 0
+    }
+}
+
+/// Writes what there is, and says how the run ended.
+fn conclude(
+    args: &Args,
+    screen: &Screen,
+    signals: &Signals,
+    reports: &[Report],
+    outcome: Result<(), Failure>,
+) -> Result<(), Failure> {
+    let ended = match outcome {
+        _ if signals.any() => Err(Failure::Interrupted),
+        ended => ended,
+    };
+    if ended.is_err() && reports.is_empty() {
+        screen.close_without();
+        return ended;
+    }
+    let finished = finish(args, screen, reports);
+    // That a comparison with too few patterns fails says nothing new.
+    ended.and(finished)
 }
 
 /// The end of the output, the page and the verdict.
@@ -298,16 +357,27 @@ async fn several(
     }
     let screen = Screen::new(args, patterns.len());
     let namespace = redstart_load::namespace();
+    let signals = Signals::listen();
+    let mut reports = Vec::new();
+    let all = children(
+        args,
+        settings,
+        patterns,
+        &namespace,
+        &screen,
+        &signals,
+        &mut reports,
+    );
     let outcome = tokio::select! {
-        outcome = Box::pin(children(args, settings, patterns, &namespace, &screen)) => outcome,
-        () = interrupted() => Err(Failure::Interrupted),
+        outcome = Box::pin(all) => outcome,
+        () = signals.came(2) => Err(Failure::Interrupted),
     };
     if outcome.is_err() {
         // The others were ended in the middle of their load. Their namespaces begin with this one's name.
         let store = Store::connect(&args.url).await?;
         redstart_load::sweep(&store, &namespace).await?;
     }
-    finish(args, &screen, &outcome?)
+    conclude(args, &screen, &signals, &reports, outcome)
 }
 
 /// The reports of all patterns, each by several processes, which end with this.
@@ -317,10 +387,14 @@ async fn children(
     patterns: &[&'static Pattern],
     namespace: &str,
     screen: &Screen,
-) -> Result<Vec<Report>, Failure> {
+    signals: &Signals,
+    reports: &mut Vec<Report>,
+) -> Result<(), Failure> {
     let program = std::env::current_exe()?;
-    let mut reports = Vec::new();
     for pattern in patterns {
+        if signals.any() {
+            break;
+        }
         let command = |process: usize| {
             let mut command = tokio::process::Command::new(&program);
             command
@@ -342,18 +416,23 @@ async fn children(
             last = (watched.operations, now);
         };
         let commands = (0..args.processes).map(command).collect();
-        let parts = together(commands, show).await?.ok_or_else(|| {
+        let parts = together(commands, show, signals).await?.ok_or_else(|| {
             Failure::Other(format!(
                 "a process of {} ended without a report",
                 pattern.name()
             ))
         })?;
-        if let Some(report) = redstart_load::merge(parts) {
+        if let Some(report) = redstart_load::merge(parts).filter(has_run) {
             screen.end(&report);
             reports.push(report);
         }
     }
-    Ok(reports)
+    Ok(())
+}
+
+/// Whether a run that was interrupted had come to its load.
+fn has_run(report: &Report) -> bool {
+    report.operations > 0 || report.stopped.as_deref() != Some(INTERRUPTED)
 }
 
 /// Prints how the patterns compare with an earlier run; true if one is slower. A baseline that has none of them says nothing, which
@@ -447,6 +526,7 @@ struct Bench<'a> {
     settings: Settings,
     namespace: String,
     screen: Screen,
+    signals: Signals,
 }
 
 impl Bench<'_> {
@@ -455,36 +535,63 @@ impl Bench<'_> {
         store: &Store,
         other: Option<&Store>,
         patterns: &[&'static Pattern],
-    ) -> Result<Vec<Report>, Failure> {
-        let mut reports = Vec::new();
+        reports: &mut Vec<Report>,
+    ) -> Result<(), Failure> {
         for pattern in patterns {
-            let mut report = self.one(store, pattern).await?;
-            if let Some(other) = other {
-                report.against = Some(Box::new(self.one(other, pattern).await?));
+            if self.signals.any() {
+                break;
             }
-            if self.args.naive {
-                let live = Arc::new(Live::new());
+            let mut report = self.one(store, pattern).await?;
+            // Whoever started this one waits for a report, whatever is in it.
+            if !has_run(&report) && !self.args.together {
+                break;
+            }
+            if let Some(other) = other
+                && !self.signals.any()
+            {
+                let against = self.one(other, pattern).await?;
+                report.against = Some(Box::new(against)).filter(|against| has_run(against));
+            }
+            if self.args.naive && !self.signals.any() {
+                let live = self.live(Live::new());
                 let (settings, namespace) = (&self.settings, &self.namespace);
                 redstart_load::compare_naive(store, namespace, &mut report, settings, &live)
                     .await?;
+                if self.signals.any() {
+                    // The two did not have the same load.
+                    report.naive = None;
+                }
             }
             self.screen.end(&report);
             reports.push(report);
         }
-        Ok(reports)
+        Ok(())
+    }
+
+    /// A run that ends early when a signal comes.
+    fn live(&self, live: Live) -> Arc<Live> {
+        let live = Arc::new(live);
+        let (signals, run) = (self.signals.clone(), Arc::downgrade(&live));
+        tokio::spawn(async move {
+            signals.came(1).await;
+            if let Some(run) = run.upgrade() {
+                run.stop(INTERRUPTED);
+            }
+        });
+        live
     }
 
     async fn one(&self, store: &Store, pattern: &'static Pattern) -> Result<Report, Failure> {
         let (settings, namespace) = (&self.settings, &self.namespace);
         let watch = || {
-            let live = Arc::new(Live::new());
+            let live = self.live(Live::new());
             self.screen.watch(pattern.name(), &live);
             live
         };
         let mut report = if self.args.ramp {
             redstart_load::ramp(store, namespace, pattern, settings, watch).await?
         } else if self.args.together {
-            let live = Arc::new(Live::in_stages());
+            let live = self.live(Live::in_stages());
             let _obedience = Obedience::new(&live);
             redstart_load::run_on(store, namespace, pattern, settings, &live).await?
         } else {
@@ -599,9 +706,13 @@ impl Screen {
         });
     }
 
-    fn close(&self, reports: &[Report]) {
+    fn close_without(&self) {
         self.unwatch();
         self.bar.finish_and_clear();
+    }
+
+    fn close(&self, reports: &[Report]) {
+        self.close_without();
         if self.json {
             return;
         }

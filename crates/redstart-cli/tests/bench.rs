@@ -1,6 +1,7 @@
 //! `redstart bench` as a person and as a program use it.
 
 use std::{
+    io::BufRead as _,
     process::{Command, Output, Stdio},
     time::Duration,
 };
@@ -255,6 +256,105 @@ async fn a_terminated_bench_removes_its_keys() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_of_several_processes_are_removed_when_they_are_ended() -> anyhow::Result<()> {
     ended_by(terminate, &["--processes", "2"]).await
+}
+
+/// Interrupts a bench in the middle of its load; what it printed and the page that it wrote.
+async fn interrupted(args: &[&str]) -> anyhow::Result<(Vec<serde_json::Value>, String)> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let (folder, url) = (tempfile::tempdir()?, server.url());
+    let page = folder.path().join("page.html");
+    let child = redstart(&[
+        "bench",
+        "cache_aside",
+        "--seconds",
+        "600",
+        "--json",
+        "--url",
+        &url,
+    ])
+    .args(args)
+    .args(["--html", &page.display().to_string()])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::null())
+    .spawn()?;
+    wait_until("load", Duration::from_secs(120), async || {
+        let stats: String = server.query(&["INFO", "stats"]).await.ok()?;
+        let commands = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_commands_processed:"))?;
+        (commands.parse::<u64>().ok()? > 30_000).then_some(())
+    })
+    .await?;
+    interrupt(child.id())?;
+    let output = tokio::task::spawn_blocking(move || child.wait_with_output()).await??;
+    assert_eq!(output.status.code(), Some(130), "{args:?}");
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0, "{args:?}");
+    let lines = String::from_utf8(output.stdout)?;
+    let reports: Result<Vec<_>, _> = lines.lines().map(serde_json::from_str).collect();
+    Ok((reports?, std::fs::read_to_string(page)?))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_bench_reports_what_it_has_measured() -> anyhow::Result<()> {
+    for args in [&[][..], &["--processes", "2"]] {
+        let (reports, page) = interrupted(args).await?;
+        let [report] = &reports[..] else {
+            anyhow::bail!("{args:?}: {reports:?}");
+        };
+        assert!(
+            report["operations"]
+                .as_u64()
+                .is_some_and(|done| done > 1000),
+            "{report}"
+        );
+        assert!(
+            report["stopped"]
+                .as_str()
+                .is_some_and(|why| why.contains("interrupted")),
+            "{report}"
+        );
+        assert!(page.contains("cache_aside"), "{args:?}: {page}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bench_that_is_interrupted_keeps_the_patterns_that_have_run() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let page = folder.path().join("page.html");
+    let names = ["mutex", "cache_aside", "token_bucket"];
+    let mut child = redstart(&["bench", "--seconds", "3"])
+        .args(names)
+        .args(["--html", &page.display().to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let id = child.id();
+    let printed = child
+        .stdout
+        .take()
+        .ok_or_else(|| anyhow::anyhow!("no output"))?;
+    let printed = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        for line in std::io::BufReader::new(printed).lines() {
+            let line = line?;
+            if line.contains("mutex") {
+                interrupt(id)?;
+            }
+            text += &line;
+            text.push('\n');
+        }
+        anyhow::Ok((text, child.wait()?))
+    });
+    let (printed, status) = printed.await??;
+    assert_eq!(status.code(), Some(130));
+    assert!(printed.contains("invariants held"), "{printed}");
+    let page = std::fs::read_to_string(page)?;
+    assert!(
+        page.contains("mutex") && !page.contains("token_bucket"),
+        "{page}"
+    );
+    Ok(())
 }
 
 /// A finished bench that must not block the tasks of a test's servers.

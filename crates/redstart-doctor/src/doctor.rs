@@ -408,6 +408,7 @@ impl Run {
             let facts = collect::server::facts(node, &mut self.blinds).await;
             self.facts.nodes.push(facts);
         }
+        let asked = Instant::now();
         let told = |node: &NodeFacts| !node.info.is_empty();
         self.free = self.facts.nodes.iter().any(told);
         self.lost |= self.free && !self.facts.nodes.iter().all(told);
@@ -503,6 +504,27 @@ impl Run {
                 collect::server::look_again(node, facts).await;
             }
             self.facts.gap = looked.elapsed().as_secs_f64();
+        } else {
+            let again: Vec<bool> = self
+                .facts
+                .nodes
+                .iter()
+                .map(NodeFacts::counts_errors)
+                .collect();
+            if again.contains(&true) {
+                let left = budget.gap.saturating_sub(asked.elapsed());
+                progress.sleep("waiting for the second look", left).await;
+                meter.read(&nodes, &self.cost);
+            }
+            for ((node, facts), _) in nodes
+                .iter_mut()
+                .zip(&mut self.facts.nodes)
+                .zip(again)
+                .filter(|(_, again)| *again)
+            {
+                collect::server::look_at_errors_again(node, facts).await;
+            }
+            self.spend(Stage::Free, meter.read(&nodes, &self.cost));
         }
         self.spend(Stage::Sampled, meter.read(&nodes, &self.cost));
         self.facts.partial = self.lost || nodes.iter().any(|node| node.wire.is_broken());

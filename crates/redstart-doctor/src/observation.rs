@@ -1,6 +1,9 @@
 //! The facts, gathered once. Rules only read them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Instant,
+};
 
 use crate::{
     budget::Limits,
@@ -71,6 +74,8 @@ pub(crate) struct NodeFacts {
     pub(crate) clients: Vec<ClientFacts>,
     /// The list of clients was answered.
     pub(crate) clients_seen: bool,
+    /// When it was asked for.
+    pub(crate) clients_listed: Option<Instant>,
     pub(crate) acl: Option<AclFacts>,
     pub(crate) clock: Option<ClockFacts>,
     pub(crate) channels: Option<u64>,
@@ -158,6 +163,13 @@ impl NodeFacts {
         self.commands.get(command).map_or(0, |stat| stat.calls)
     }
 
+    /// Whether it has counted errors of which a rule wants to know whether they go on.
+    pub(crate) fn counts_errors(&self) -> bool {
+        ["OOM", "CROSSSLOT"]
+            .iter()
+            .any(|error| self.errors.contains_key(*error))
+    }
+
     /// Whether this error is more than something that happened once: it came again between the looks, or with one of a thousand
     /// commands.
     pub(crate) fn errs(&self, error: &str) -> bool {
@@ -165,6 +177,16 @@ impl NodeFacts {
         let later = self.later_errors.get(error).copied().unwrap_or(0);
         let calls: u64 = self.commands.values().map(|stat| stat.calls).sum();
         (count > 0 && later > count) || count * 1000 >= (calls + count).max(1)
+    }
+
+    /// Whether its memory is used up and nothing is evicted, so that it refuses writes now.
+    pub(crate) fn is_full(&self) -> bool {
+        let limit = self.maxmemory().unwrap_or(0);
+        let used = self.number("used_memory").unwrap_or(0);
+        // A write that was refused has freed what it had read, so the server is seldom at the limit to the byte.
+        limit > 0
+            && self.policy().is_none_or(|policy| policy == "noeviction")
+            && used.saturating_mul(100) >= limit.saturating_mul(98)
     }
 
     /// Memory limit in bytes; 0 is none.
@@ -387,6 +409,8 @@ pub(crate) struct StreamFacts {
     pub(crate) suspect: Option<String>,
     /// The server's time, in milliseconds.
     pub(crate) now: u64,
+    /// When the last answer about its groups came.
+    pub(crate) looked: Option<Instant>,
 }
 
 impl StreamFacts {
@@ -587,17 +611,25 @@ impl Observations {
             .find(|sequence| sequence.pattern == pattern)
     }
 
-    /// Whether nobody is connected any more who was this many milliseconds ago.
-    pub(crate) fn has_left(&self, since: u64) -> bool {
+    /// Whether nobody is connected any more who was this many milliseconds before a moment. The clients were listed earlier, so
+    /// those of the list are older by now, and others may have come since.
+    pub(crate) fn has_left(&self, since: u64, moment: Option<Instant>) -> bool {
+        // Ages are in whole seconds.
+        const ROUNDED: u64 = 1000;
         let mut masters = self.masters().peekable();
         masters.peek().is_some()
             && masters.all(|node| {
                 let replica = |flags: &str| flags.contains(['S', 'M']);
-                let mut clients = node.clients.iter();
-                node.clients_seen
-                    && !clients.any(|client| {
-                        !replica(&client.flags) && client.age.saturating_mul(1000) >= since
-                    })
+                let passed = moment
+                    .zip(node.clients_listed)
+                    .map(|(moment, listed)| moment.saturating_duration_since(listed));
+                let passed = passed.map_or(0, |passed| passed.as_millis() as u64) + ROUNDED;
+                let ages = node
+                    .clients
+                    .iter()
+                    .filter(|client| !replica(&client.flags))
+                    .map(|client| client.age.saturating_mul(1000));
+                node.clients_seen && since > ages.max().unwrap_or(0).saturating_add(passed)
             })
     }
 

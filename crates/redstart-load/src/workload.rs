@@ -28,6 +28,7 @@ mod messaging;
 mod naive;
 mod probe;
 mod ranking;
+pub(crate) use ranking::SHARDS as BOARD_SHARDS;
 mod resilience;
 mod sessions;
 mod source;

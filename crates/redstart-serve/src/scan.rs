@@ -111,6 +111,13 @@ pub(crate) struct Filter {
 
 impl Filter {
     pub(crate) fn check(&self) -> Result<(), Problem> {
+        // Every text contains the empty one: what was meant to be some jobs would be all of them.
+        let given = [&self.kind, &self.error, &self.group, &self.text];
+        if given.into_iter().flatten().any(String::is_empty) {
+            return Err(Problem::invalid(
+                "`kind`, `error`, `group` and `text` must not be empty; leave them out instead",
+            ));
+        }
         if self.state != JobState::Dead && (self.error.is_some() || self.group.is_some()) {
             return Err(Problem::invalid(
                 "only dead letters are chosen by their error: use state=dead",

@@ -163,6 +163,15 @@ pub fn collector() -> Result<PathBuf> {
     client_python("collector", "opentelemetry-proto")
 }
 
+/// A Python that has openapi-spec-validator.
+///
+/// # Errors
+///
+/// If it is not found; the message names the command that installs it.
+pub fn openapi_validator() -> Result<PathBuf> {
+    client_python("openapi", "openapi-spec-validator")
+}
+
 fn client_python(name: &str, first: &str) -> Result<PathBuf> {
     let folder = cache_dir().join("clients").join(name);
     let python = folder.join("bin/python");

@@ -14,6 +14,7 @@ const REQUIREMENTS: &str =
     include_str!("../../../crates/redstart-adopt/tests/libraries/requirements.txt");
 const GATEWAY: &str = include_str!("../../../crates/redstart-serve/tests/client/gateway.txt");
 const COLLECTOR: &str = include_str!("../../../crates/redstart-serve/tests/client/collector.txt");
+const OPENAPI: &str = include_str!("../../../crates/redstart-serve/tests/client/openapi.txt");
 
 /// Installs what is missing or of another version; all at the same time, since each waits for the network.
 pub(super) fn install() -> Vec<Error> {
@@ -23,6 +24,7 @@ pub(super) fn install() -> Vec<Error> {
             scope.spawn(|| install_python("libraries/python", REQUIREMENTS, "Celery")),
             scope.spawn(|| install_python("clients/gateway", GATEWAY, "grpcio")),
             scope.spawn(|| install_python("clients/collector", COLLECTOR, "opentelemetry-proto")),
+            scope.spawn(|| install_python("clients/openapi", OPENAPI, "openapi-spec-validator")),
         ];
         all.into_iter()
             .filter_map(|thread| match thread.join() {
@@ -38,6 +40,7 @@ pub(super) fn has_python() -> bool {
         ("libraries/python", REQUIREMENTS),
         ("clients/gateway", GATEWAY),
         ("clients/collector", COLLECTOR),
+        ("clients/openapi", OPENAPI),
     ];
     all.iter()
         .all(|(folder, what)| is_complete(&find::cache_dir().join(folder), what))

@@ -15,7 +15,11 @@ use tokio::{
     sync::mpsc,
 };
 
+use super::{INTERRUPTED, Signals};
 use crate::Failure;
+
+/// What a process is told when it is to end its run and to report what it has.
+const STOP: &str = "stop";
 
 /// How a load goes on.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -79,10 +83,14 @@ impl Obedience {
         // A thread, because reading the input blocks; it ends with the process.
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines() {
-                if line.is_err() {
-                    break;
+                match line.as_deref() {
+                    Ok(STOP) => {
+                        run.stop(INTERRUPTED);
+                        break;
+                    }
+                    Ok(_) => run.go_on(),
+                    Err(_) => break,
                 }
-                run.go_on();
             }
             run.stop("the process that started this one has ended");
             for _ in Live::STAGES {
@@ -160,10 +168,11 @@ impl Process {
 }
 
 /// Runs processes stage by stage, and returns their reports; `None` if one of them ended without one. `show` hears how their
-/// load goes on.
+/// load goes on. After a signal all are told to stop.
 pub(super) async fn together(
     commands: Vec<Command>,
     mut show: impl FnMut(&Watched),
+    signals: &Signals,
 ) -> Result<Option<Vec<Report>>, Failure> {
     let (heard, mut lines) = mpsc::unbounded_channel();
     let mut processes = commands
@@ -171,8 +180,20 @@ pub(super) async fn together(
         .enumerate()
         .map(|(number, command)| Process::start(command, number, heard.clone()))
         .collect::<Result<Vec<_>, _>>()?;
+    let mut stopped = false;
     while processes.iter().any(|process| process.report.is_none()) {
-        let Some((number, line)) = lines.recv().await else {
+        let heard = tokio::select! {
+            heard = lines.recv() => heard,
+            () = signals.came(1), if !stopped => {
+                stopped = true;
+                for process in &mut processes {
+                    // Of one that has ended, its output says so.
+                    let _ = process.input.write_all(format!("{STOP}\n").as_bytes()).await;
+                }
+                continue;
+            }
+        };
+        let Some((number, line)) = heard else {
             return Ok(None);
         };
         let process = &mut processes[number];

@@ -131,6 +131,16 @@ pub(crate) async fn look_again(node: &mut Node, facts: &mut NodeFacts) {
     facts.later_commands = later.commands;
 }
 
+/// Whether errors go on, of a server that has counted some that matter.
+pub(crate) async fn look_at_errors_again(node: &mut Node, facts: &mut NodeFacts) {
+    let text: Answer<String> = node.wire.get(words!["INFO", "errorstats"]).await;
+    if let Ok(text) = text {
+        let mut later = NodeFacts::default();
+        info(&text, &mut later);
+        facts.later_errors = later.errors;
+    }
+}
+
 fn info(text: &str, facts: &mut NodeFacts) {
     for line in text.lines() {
         // Whatever it says may be shown.
@@ -261,10 +271,12 @@ async fn clients(node: &mut Node, facts: &mut NodeFacts, blinds: &mut Blinds) {
         );
         return;
     }
+    let asked = Instant::now();
     let text: Answer<String> = node.wire.get(words!["CLIENT", "LIST"]).await;
     match text {
         Ok(text) => {
             facts.clients_seen = true;
+            facts.clients_listed = Some(asked);
             facts.clients = text
                 .lines()
                 .map(client)

@@ -1,6 +1,6 @@
 //! Streams and their consumer groups, by XINFO.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Instant};
 
 use redis::Value;
 
@@ -240,6 +240,7 @@ pub(crate) async fn facts(
         pending(node, name, &own, small, &mut group, blinds).await;
         facts.groups.push(group);
     }
+    facts.looked = Some(Instant::now());
     Some(facts)
 }
 

@@ -1,7 +1,7 @@
 //! Writes are refused because memory is full.
 //!
 //! At maxmemory a server with noeviction refuses writes with OOM. The server counts these refusals. The rule is
-//! sure if they go on, or are a share of all commands.
+//! sure if they go on, if the memory is used up now, or if they are a share of all commands.
 
 use crate::{
     finding::Severity,
@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Operation,
     stage: Stage::Free,
     severity: Severity::High,
-    about: "At maxmemory a server with noeviction refuses writes with OOM. The server counts these refusals. The rule is sure if they go on, or are a share of all commands.",
+    about: "At maxmemory a server with noeviction refuses writes with OOM. The server counts these refusals. The rule is sure if they go on, if the memory is used up now, or if they are a share of all commands.",
     timeline: &[
         "used_memory reaches maxmemory",
         "SET … → OOM command not allowed",
@@ -34,7 +34,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         if refused > 0 {
             out.add(
                 Subject::setting("maxmemory"),
-                if node.errs("OOM") { 0.92 } else { 0.6 },
+                if node.errs("OOM") || node.is_full() {
+                    0.92
+                } else {
+                    0.6
+                },
                 format!(
                     "{refused} writes were refused since the server started ({})",
                     node.address
@@ -56,6 +60,24 @@ mod tests {
                 node.errors.insert("OOM".into(), 3);
             })
             .must_show(RULE.id);
+    }
+
+    #[test]
+    fn a_busy_server_that_is_full_now_is_found_and_one_that_was_is_not() {
+        let world = |used: &str| {
+            World::new()
+                .command("get", 1_000_000_000, 1_000_000_000)
+                .info("used_memory", used)
+                .node(|node| {
+                    node.errors.insert("OOM".into(), 500);
+                })
+        };
+        world("1060000000").must_show(RULE.id);
+        world("500000000").must_be_quiet();
+        // At its limit a server that evicts is in order.
+        world("1060000000")
+            .info("maxmemory_policy", "allkeys-lru")
+            .must_be_quiet();
     }
 
     #[test]

@@ -73,13 +73,16 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     }
 }
 
-/// Whether it is a list by which somebody waits for an answer: it expires, its name is random, or says so.
+/// Whether it is a list by which somebody waits for an answer: its name says so, or it gets about one element and expires, is
+/// random or is named for what a job gives. A queue with an id in its name, or with a TTL, gets many.
 fn is_reply(seen: &Sequence) -> bool {
     const NAMES: &[&str] = &["reply", "replies", "response", "responses", "rpc", "signal"];
-    let named = pattern::words(&seen.pattern)
-        .iter()
-        .any(|word| NAMES.contains(&word.as_str()));
-    seen.ops.expires > 0 || seen.random || named
+    const RESULTS: &[&str] = &["result", "results", "answer", "answers", "done", "ack"];
+    let words = pattern::words(&seen.pattern);
+    let named = |names: &[&str]| words.iter().any(|word| names.contains(&word.as_str()));
+    let once = seen.ops.pushes <= 2 * seen.keys;
+    let passes = (seen.ops.expires > 0 || seen.random) && !seen.is(Role::Queue);
+    named(NAMES) || (once && (passes || named(RESULTS)))
 }
 
 #[cfg(test)]
@@ -106,6 +109,37 @@ mod tests {
                 ],
             )
             .must_be_quiet();
+    }
+
+    #[test]
+    fn a_queue_of_one_tenant_or_with_a_ttl_is_still_a_queue() {
+        for queue in ["jobs:550e8400-e29b-41d4-a716-446655440000", "mail:outgoing"] {
+            let lines = [
+                format!("a LPUSH {queue} j#"),
+                format!("a EXPIRE {queue} 86400"),
+                format!("w BRPOP {queue} 0"),
+            ];
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            World::new().rounds(3, &lines).must_show(RULE.id);
+        }
+    }
+
+    #[test]
+    fn a_list_for_one_answer_is_no_queue() {
+        let random = "550e8400-e29b-41d4-a716-44665544000#";
+        for list in [
+            format!("answer:{random}"),
+            format!("job:{random}:result"),
+            format!("inventory:{random}"),
+        ] {
+            let lines = [
+                format!("s RPUSH {list} x"),
+                format!("s EXPIRE {list} 60"),
+                format!("c BLPOP {list} 1"),
+            ];
+            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+            World::new().rounds(5, &lines).must_be_quiet();
+        }
     }
 
     #[test]

@@ -49,7 +49,8 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             // A message that nobody has touched for so long was left behind, even if its consumer asks for others.
             // A job may take its time, but then no work should wait, and its worker is connected.
             let behind = group.lag.is_some_and(|lag| lag > 0);
-            let works = |idle: u64| idle < FORGOTTEN && !behind && !facts.has_left(idle);
+            let works =
+                |idle: u64| idle < FORGOTTEN && !behind && !facts.has_left(idle, stream.looked);
             if pending == 0 && group.oldest_idle >= ABANDONED {
                 let confidence = if works(group.oldest_idle) { 0.65 } else { 0.78 };
                 out.add(Subject::keys(format!("{} group {}", stream.name, group.name)), confidence, format!("{} messages are pending, the oldest was delivered {} s ago and nobody has claimed it", text::count(group.pending), group.oldest_idle / 1000));
@@ -84,6 +85,8 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::observation::{ConsumerFacts, GroupFacts, StreamFacts};
     use crate::rules::world::World;
@@ -170,6 +173,45 @@ mod tests {
         world(86_400).must_be_quiet();
         // All who are connected came later.
         world(60).must_show(RULE.id);
+    }
+
+    #[test]
+    fn a_worker_that_connected_after_the_clients_were_listed_or_shortly_before_is_alive() {
+        let listed = Instant::now();
+        let world = |idle, age: Option<u64>, passed| {
+            World::new()
+                .stream(StreamFacts {
+                    name: "orders".into(),
+                    length: 90,
+                    looked: Some(listed + Duration::from_secs(passed)),
+                    groups: vec![GroupFacts {
+                        name: "g".into(),
+                        pending: 1,
+                        lag: Some(0),
+                        oldest_idle: idle,
+                        consumers: vec![ConsumerFacts { pending: 1, idle }],
+                        ..GroupFacts::default()
+                    }],
+                    ..StreamFacts::default()
+                })
+                .node(|node| {
+                    node.clients_seen = true;
+                    node.clients_listed = Some(listed);
+                    let client = |age| crate::observation::ClientFacts {
+                        age,
+                        ..Default::default()
+                    };
+                    node.clients.extend(age.map(client));
+                })
+        };
+        // It connected 300 s before the list, and took a job 10 s later, which was 690 s before the stream was looked at.
+        world(690_000, Some(300), 400).must_be_quiet();
+        // It connected after the list.
+        world(690_000, None, 700).must_be_quiet();
+        // An age of 300 s may be almost 301 s.
+        world(700_500, Some(300), 400).must_be_quiet();
+        world(1_000_000, Some(300), 400).must_show(RULE.id);
+        world(1_000_000, None, 700).must_show(RULE.id);
     }
 
     #[test]

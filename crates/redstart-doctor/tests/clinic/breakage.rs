@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart_testkit::{Foreign, Kind, Language, Server, wait_until};
 
-use crate::{doctor, examine, libraries::program};
+use crate::{doctor, examine, has, libraries::program};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -77,5 +77,37 @@ async fn a_lock_of_redis_py_whose_holder_died_is_found() -> anyhow::Result<()> {
         };
         assert_eq!(found(&server).await?, expected, "{seconds:?}");
     }
+    Ok(())
+}
+
+/// Writes or requests that are refused now are a small share of all that a busy server has ever done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_that_go_on_are_sure_without_a_sample_and_past_ones_are_not() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let many = "for i = 1, 1000000 do redis.call('ping') end";
+    server.command(&["EVAL", many, "0"]).await?;
+    let refused = "return redis.error_reply('CROSSSLOT the keys are in different slots')";
+    let refuse = async || server.command(&["EVAL", refused, "0"]).await.is_err();
+    assert!(refuse().await);
+    let past = examine(doctor(&server.url())).await?;
+    let of_past = |report: &redstart_doctor::Report| {
+        let mut all = report.findings.iter();
+        all.any(|finding| finding.rule == "crossslot-errors")
+    };
+    assert!(
+        of_past(&past) && !has(&past, "crossslot-errors"),
+        "{:#?}",
+        past.findings
+    );
+    let goes_on = async {
+        while refuse().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let now = tokio::select! {
+        report = examine(doctor(&server.url())) => report?,
+        () = goes_on => anyhow::bail!("a request was not refused"),
+    };
+    assert!(has(&now, "crossslot-errors"), "{:#?}", now.findings);
     Ok(())
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{cost::ServerCosts, need::Need, plan::Limits};
+use crate::workload::BOARD_SHARDS;
 
 /// Another way to the same answer.
 #[derive(Clone, Debug, Serialize)]
@@ -140,23 +141,51 @@ fn boards(costs: &ServerCosts, need: &Need, limits: &Limits) -> Vec<Alternative>
     ) else {
         return Vec::new();
     };
-    let ops = costs.pattern("leaderboard").map_or(0.0, |cost| {
-        1e6 * limits.cpu / cost.server_us_per_op.max(1e-9)
-    });
+    let micros = 1e6 * limits.cpu;
+    let cost = costs.pattern("leaderboard");
+    let per_op = cost.map_or(0.0, |cost| cost.server_us_per_op);
+    let ops = cost.map_or(0.0, |cost| micros / cost.server_us_per_op.max(1e-9));
     let members = limits.usable_memory() / one.bytes(0.0).max(1.0);
+    let by_members = need.entities / members.max(1e-9);
+    // Every rank costs each shard something, however many there are.
+    let asked = need.ops * cost_of_being_asked(costs);
+    let left = micros - asked;
+    let by_ops = match need.ops > 0.0 {
+        true if left <= 0.0 => None,
+        true => Some(need.ops * per_op / left),
+        false => Some(0.0),
+    };
     // Each shard is on one node at most: as many as one board would need nodes.
-    let shards = (need.ops / ops.max(1e-9)).max(need.entities / members.max(1e-9));
-    let shards = shards.ceil().max(1.0) as u64;
+    let shards = by_ops.map(|by_ops| by_ops.max(by_members).ceil().max(1.0) as u64);
+    let needs = match shards {
+        Some(shards) => format!("this needs {shards} shards; a rank then asks every shard"),
+        None => format!(
+            "no number of shards carries this: a rank asks every shard, and {:.0} operations per second with their ranks take all that one may spend; ask for fewer exact ranks, or cache them",
+            micros * need.ops / asked
+        ),
+    };
     let mut board = alternative(
         need,
         "sharded_leaderboard",
         need.entities * sharded.bytes(0.0),
         format!(
-            "one board ends at {ops:.0} operations per second or {members:.0} members, which one node carries: this needs {shards} shards; a rank then asks every shard"
+            "one board ends at {ops:.0} operations per second or {members:.0} members, which one node carries: {needs}"
         ),
     );
-    board.shards = Some(shards);
+    board.shards = shards;
     vec![board]
+}
+
+/// Microseconds that an operation costs a shard only because its ranks ask all of them: what the measured board of so many
+/// shards costs more than one board, spread over its shards.
+fn cost_of_being_asked(costs: &ServerCosts) -> f64 {
+    let pair = costs
+        .pattern("leaderboard")
+        .zip(costs.pattern("sharded_leaderboard"));
+    pair.map_or(0.0, |(one, sharded)| {
+        let more = sharded.server_us_per_op - one.server_us_per_op;
+        more.max(0.0) / f64::from(BOARD_SHARDS)
+    })
 }
 
 /// The limiters by their memory.

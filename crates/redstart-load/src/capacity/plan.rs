@@ -618,6 +618,33 @@ mod tests {
     }
 
     #[test]
+    fn a_board_of_many_shards_pays_for_its_ranks_on_each_of_them() {
+        let limits = Limits::default();
+        let mut costs = costs();
+        // 16 shards cost 32 µs more than one board of 10 µs: 2 µs on each for every operation.
+        let mut sharded = costs.pattern("leaderboard").unwrap().clone();
+        sharded.pattern = "sharded_leaderboard".to_owned();
+        sharded.server_us_per_op = 42.0;
+        costs.patterns.push(sharded);
+        let board = |ops: f64| {
+            let mut plan = plan(&costs, &[need("leaderboard", 1e6, ops)], &limits);
+            plan.alternatives.swap_remove(0)
+        };
+        // (10 / shards + 2) µs × 120,000 of 500,000 µs; without the ranks 3 shards would do.
+        assert_eq!(board(120_000.0).shards, Some(5));
+        assert_eq!(board(240_000.0).shards, Some(120));
+        let too_many = board(250_000.0);
+        assert_eq!(too_many.shards, None);
+        assert!(
+            too_many.right.contains("no number of shards"),
+            "{too_many:?}"
+        );
+        assert!(too_many.right.contains("250000 operations"), "{too_many:?}");
+        // Members need shards whatever is asked.
+        assert_eq!(board(0.0).shards, Some(1));
+    }
+
+    #[test]
     fn one_key_is_a_hot_spot_that_nodes_do_not_mend() {
         let limits = Limits::default();
         let hot = plan(&costs(), &[need("leaderboard", 1e6, 100_000.0)], &limits);

@@ -27,6 +27,9 @@ super::patterns! { "ranking":
     "members are drawn in proportion to their weights", Choice::open;
 }
 
+/// The shards of the sharded board. What an operation on so many costs is in the table of costs.
+pub(crate) const SHARDS: u32 = 16;
+
 enum Kind {
     Whole(Leaderboard),
     Period(Leaderboard, PeriodId),
@@ -69,7 +72,7 @@ impl Board {
 
     async fn sharded(bed: &Bed) -> Result<Self> {
         let board = ShardedLeaderboard::builder(&bed.store, &bed.namespace, "world")
-            .shards(16)
+            .shards(SHARDS)
             .build()?;
         Ok(Self::of(bed, Kind::Sharded(board)))
     }

@@ -15,7 +15,7 @@ use super::{
     layout::{copyable, curl, encode},
 };
 use crate::{
-    api::{breaker, count_letters, forget, json_cache, open_queue},
+    api::{breaker, count_letters, forget, json_cache, limiter_of, open_queue},
     call::{Call, Query},
     problem::{Kind, Problem},
     reply::Reply,
@@ -135,8 +135,13 @@ pub(super) async fn act(call: Call) -> Result<Reply, Problem> {
         let count = done.as_ref().copied().unwrap_or(0);
         call.app.changed(&call, &action, on, count, expected).await;
     }
-    done?;
-    Ok(Reply::see_other(&shell.link(&plan.back)))
+    let count = done?;
+    let back = match action.as_str() {
+        // The page says how it ended.
+        "limiter.check" => format!("{}&allowed={count}", plan.back),
+        _ => plan.back,
+    };
+    Ok(Reply::see_other(&shell.link(&back)))
 }
 
 fn given<'f>(form: &'f Query, name: &str) -> Result<&'f str, Problem> {
@@ -157,11 +162,10 @@ const MOST_LETTERS: u64 = 20_000;
 async fn how_many(queue: &Queue, form: &Query) -> Result<u64, Problem> {
     if form.given("letter").is_some() {
         // What is no letter's id is none of the letters.
-        let Ok(Some(id)) = one_letter(form) else {
+        let Ok(Some(letter)) = one_letter(form) else {
             return Ok(0);
         };
-        let found = queue.job(id).await?;
-        return Ok(found.map_or(0, |found| u64::from(found.job.state == JobState::Dead)));
+        return Ok(u64::from(letter.is_there(queue).await?));
     }
     let inspect = queue.inspect();
     if inspect.counts().await?.dead > MOST_LETTERS {
@@ -172,13 +176,35 @@ async fn how_many(queue: &Queue, form: &Query) -> Result<u64, Problem> {
     count_letters(&inspect.dead_letters(), wanted(form)?).await
 }
 
-/// The job of the letter that an action is about, if it is about one.
-fn one_letter(form: &Query) -> Result<Option<JobId>, Problem> {
+/// One death of a job.
+struct Letter {
+    job: JobId,
+    /// When it died.
+    at: Duration,
+}
+
+impl Letter {
+    /// Whether the job is still dead of it. A job that was retried and failed again has another letter, with another error.
+    async fn is_there(&self, queue: &Queue) -> Result<bool, Problem> {
+        let found = queue.job(self.job).await?;
+        Ok(found
+            .is_some_and(|found| found.job.state == JobState::Dead && found.ended == Some(self.at)))
+    }
+}
+
+/// The letter that an action is about, if it is about one.
+fn one_letter(form: &Query) -> Result<Option<Letter>, Problem> {
     let Some(letter) = form.given("letter") else {
         return Ok(None);
     };
-    let id = letter.split_once('-').and_then(|(_, id)| id.parse().ok());
-    id.map(Some)
+    let parsed = letter.split_once('-').and_then(|(at, id)| {
+        Some(Letter {
+            job: id.parse().ok()?,
+            at: Duration::from_micros(at.parse().ok()?),
+        })
+    });
+    parsed
+        .map(Some)
         .ok_or_else(|| Problem::invalid("this is not the id of a dead letter"))
 }
 
@@ -408,6 +434,26 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 api,
             )
         }
+        "limiter.check" => {
+            let (name, subject) = (given(form, "name")?, given(form, "subject")?);
+            plan(
+                "Try a check",
+                format!(
+                    "{subject} is checked against {name} as by a request: if it is allowed, it takes one of the limit."
+                ),
+                1,
+                format!(
+                    "/limiters?name={}&subject={}",
+                    encode(name),
+                    encode(subject)
+                ),
+                Some((
+                    "POST",
+                    format!("/v1/limiters/{}:check", encode(name)),
+                    Some(serde_json::json!({"subject": subject}).to_string()),
+                )),
+            )
+        }
         "limiter.reset" => {
             let (name, subject) = (given(form, "name")?, given(form, "subject")?);
             plan(
@@ -463,11 +509,18 @@ async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Resu
                 .is_new());
         }
         "queue.replay" | "queue.purge" => {
-            let letters = queue()?.inspect().dead_letters();
-            let done = match (action, one_letter(form)?) {
-                ("queue.replay", Some(id)) => letters.replay_many(&[id]).await?,
+            let queue = queue()?;
+            let letter = one_letter(form)?;
+            if let Some(letter) = &letter
+                && !letter.is_there(&queue).await?
+            {
+                return one(false);
+            }
+            let letters = queue.inspect().dead_letters();
+            let done = match (action, letter) {
+                ("queue.replay", Some(letter)) => letters.replay_many(&[letter.job]).await?,
                 ("queue.replay", None) => letters.replay(wanted(form)?).await?,
-                (_, Some(id)) => letters.purge_many(&[id]).await?,
+                (_, Some(letter)) => letters.purge_many(&[letter.job]).await?,
                 (_, None) => letters.purge(wanted(form)?).await?,
             };
             return Ok(done);
@@ -511,6 +564,14 @@ async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Resu
             return Ok(Sessions::new(store, ns, given(form, "name")?)?
                 .revoke_all(given(form, "user")?)
                 .await?);
+        }
+        "limiter.check" => {
+            let (name, subject) = (given(form, "name")?, given(form, "subject")?);
+            let limiter = limiter_of(&call.app, &call.config, ns, name)?.limiter;
+            let allowed = limiter.check(subject, 1).await?.is_allowed();
+            call.app.hot.note(ns, name, subject, allowed);
+            // What a refusal took: nothing.
+            return Ok(u64::from(allowed));
         }
         "limiter.reset" => {
             let (name, subject) = (given(form, "name")?, given(form, "subject")?);

@@ -146,6 +146,8 @@ fn status(shell: &Shell, name: &str, bulk: &Bulk) -> Markup {
                     " " (form("stop", "No", "", None))
                 }
                 Stage::TooMany => { p.note.bad { "Too many match to keep in mind which. Nothing is changed. Narrow the filter, or change them in parts." } }
+                Stage::NoRoom => { p.note.bad { "Other changes that were counted and wait for a confirmation take the room for these jobs. Nothing is changed. Confirm or stop those, or count again in some minutes." } }
+                Stage::Expired => { p { "It was counted and nobody confirmed it for some minutes. Nothing is changed. Count again to see what matches now." } }
                 Stage::Running => {
                     p { (scanned) "; " (progress.changed) " of " (progress.matched) " changed." }
                     (form("stop", "Stop", "small", None))

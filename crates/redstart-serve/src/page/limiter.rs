@@ -52,7 +52,14 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
                 label { "Subject" input name="subject" required; }
                 button type="submit" { "Look" }
             } }
-            @if let Some((name, subject, snapshots)) = &tried { @for one in snapshots {
+            @if let Some((name, subject, snapshots)) = &tried {
+                @match call.query.given("allowed") {
+                    Some("1") => { p.note role="status" { "The check was allowed." } }
+                    Some("0") => { p.note.bad role="status" { "The check was refused." } }
+                    _ => {}
+                }
+                p { (shell.act("limiter.check", "Try a check", &[("name", name), ("subject", subject)])) }
+                @for one in snapshots {
                 div.tiles { (tile("Remaining", one.remaining, &format!("of {}", one.limit))) (tile("Whole again in", span(one.reset_after), "")) }
                 (shares("Taken", &[("taken", one.limit - one.remaining.min(one.limit)), ("", 0), ("left", one.remaining)]))
                 p { (shell.act("limiter.reset", "Forget what it took", &[("name", name), ("subject", subject)])) }

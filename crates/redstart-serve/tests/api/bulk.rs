@@ -208,6 +208,33 @@ async fn lease(client: &mut Client, jobs: usize) -> Result<Vec<Value>> {
     Ok(fences)
 }
 
+/// A field that a client left empty by mistake must not stand for every job.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_text_chooses_no_job() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    for (field, state) in [
+        ("kind", "ready"),
+        ("text", "ready"),
+        ("error", "dead"),
+        ("group", "dead"),
+    ] {
+        for all in [false, true] {
+            let mut filter = json!({"action": "delete", "state": state, "all": all});
+            filter[field] = "".into();
+            let refused = client.post("/v1/queues/q/bulk", filter).await?;
+            ensure!(
+                refused.status == 400,
+                "{field}: {} {}",
+                refused.status,
+                refused.text()
+            );
+        }
+    }
+    served.stop().await
+}
+
 /// A client that sends an `Idempotency-Key` with each change confirms and stops with one too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_confirmation_takes_an_idempotency_key() -> Result<()> {

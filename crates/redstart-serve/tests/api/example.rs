@@ -1,10 +1,11 @@
 //! Each example of the document, executed: what the document shows is what happens.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, process::Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use redstart_testkit::{Backend, matrix};
+use redstart_testkit::{Backend, find, matrix};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::Served;
 
@@ -335,5 +336,44 @@ async fn the_document_is_well_formed() -> Result<()> {
     {
         assert!(document.pointer(target).is_some(), "{target}");
     }
+    served.stop().await
+}
+
+/// What the validator says of a document: nothing if it is valid.
+async fn complaint(document: &Value) -> Result<Option<String>> {
+    const PROGRAM: &str = "import json, sys; from openapi_spec_validator import validate; validate(json.load(sys.stdin))";
+    let mut validator = tokio::process::Command::new(find::openapi_validator()?)
+        .args(["-c", PROGRAM])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut input = validator.stdin.take().context("no input")?;
+    input.write_all(document.to_string().as_bytes()).await?;
+    drop(input);
+    let output = validator.wait_with_output().await?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok((!output.status.success()).then_some(said))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_validator_of_others_accepts_the_document() -> Result<()> {
+    let store = redstart::Store::connect("memory://").await?;
+    let served = Served::on(&store, "doc", "").await?;
+    let mut document = served.client().get("/v1/openapi.json").await?.json();
+    assert_eq!(complaint(&document).await?, None);
+    // It looks at schemas and at parameters, and not only at the outermost fields.
+    let valid = document.clone();
+    let (path, method) = ("/v1/locks/{name}:acquire", "post");
+    document["paths"][path][method]["parameters"][0]["in"] = "nowhere".into();
+    let said = complaint(&document).await?.context("it accepts anything")?;
+    ensure!(said.contains("ValidationError"), "{said}");
+    let mut document = valid;
+    let (_, schema) = document["components"]["schemas"]
+        .as_object_mut()
+        .and_then(|schemas| schemas.iter_mut().next())
+        .context("no schemas")?;
+    *schema = json!({"type": "nothing"});
+    ensure!(complaint(&document).await?.is_some());
     served.stop().await
 }

@@ -1,12 +1,15 @@
 //! What the dashboard says of things that are not Redstart's: queues of other libraries, and faults of the server.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use redstart::{Store, messaging::Queue};
-use redstart_adopt::bullmq::{BullQueue, NewJob};
+use redstart_adopt::{
+    Library,
+    bullmq::{BullQueue, NewJob},
+};
 use redstart_serve::hash_token;
-use redstart_testkit::{Kind, Proxy, Server, eventually};
+use redstart_testkit::{Foreign, Kind, Language, Proxy, Server, eventually};
 use serde_json::json;
 
 use crate::{
@@ -134,6 +137,81 @@ async fn queues_of_other_libraries_are_read_in_the_same_screens() -> Result<()> 
     );
     ensure!(tenant.get(&path).await?.status == 403);
     served.stop().await
+}
+
+/// As the libraries themselves write them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queues_of_sidekiq_celery_and_rq_are_in_the_same_screens() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let port = server.port().to_string();
+    let specimens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../redstart-adopt/tests/libraries");
+    let (python, ruby) = (
+        specimens.join("specimens.py"),
+        specimens.join("specimens.rb"),
+    );
+    let args = [port.as_str()];
+    tokio::try_join!(
+        Foreign::run(Language::Python, &python, &args),
+        Foreign::run(Language::Ruby, &ruby, &args),
+    )?;
+    let store = Store::connect(&server.url()).await?;
+    let served = Served::on(&store, "shop", &tokens()).await?;
+    let token = "Bearer reader-secret";
+    let mut reader = served.client().header("authorization", token);
+    let before = digest(&server).await?;
+    for (library, subject, shown, state, job) in [
+        (
+            Library::Sidekiq,
+            "queue:default",
+            "enqueued 1",
+            "enqueued",
+            "Charge",
+        ),
+        (
+            Library::Celery,
+            "celery",
+            "waiting 3",
+            "waiting",
+            "shop.charge",
+        ),
+        (
+            Library::Rq,
+            "rq:queue:default",
+            "queued 2",
+            "queued",
+            "shop.charge(1)",
+        ),
+    ] {
+        let queues = until_shown(&mut reader, shown).await?;
+        let subject = subject.replace(':', "%3A");
+        let path = format!("/foreign?namespace=shop&library={library}&subject={subject}");
+        ensure!(
+            queues.contains(&path.replace('&', "&amp;")),
+            "{path} is not in {queues}"
+        );
+        for path in [path.clone(), format!("{path}&state={state}")] {
+            let page = reader.get(&path).await?;
+            let text = page.text();
+            ensure!(page.status == 200 && text.contains(job), "{path}: {text}");
+        }
+        let none = reader.get(&format!("{path}&state=nonsense")).await?;
+        ensure!(none.status == 400, "{library}: {}", none.text());
+    }
+    assert_eq!(digest(&server).await?, before, "they are only read");
+    served.stop().await
+}
+
+/// What all keys hold that are not the service's own.
+async fn digest(server: &Server) -> Result<Vec<String>> {
+    let mut keys: Vec<String> = server.query(&["KEYS", "*"]).await?;
+    keys.retain(|key| !key.starts_with("redstart-serve:"));
+    keys.sort();
+    let mut all = Vec::new();
+    for key in keys {
+        let value: Vec<String> = server.query(&["DEBUG", "DIGEST-VALUE", &key]).await?;
+        all.push(format!("{key} {value:?}"));
+    }
+    Ok(all)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -508,6 +508,10 @@ async fn the_request_that_a_page_shows_does_what_its_button_does() -> Result<()>
             "{}",
             "{\"dry_run\":true}",
             "{\"all\":true,\"error\":\"x\"}",
+            // Every error contains the empty text.
+            "{\"error\":\"\"}",
+            "{\"group\":\"\"}",
+            "{\"letters\":[\"1-2\"],\"error\":\"\"}",
         ] {
             let refused = client
                 .send(
@@ -525,6 +529,124 @@ async fn the_request_that_a_page_shows_does_what_its_button_does() -> Result<()>
         .post("/v1/queues/q/dead:purge", json!({"all": true}))
         .await?;
     assert_eq!((all.status, &all.json()["count"]), (200, &json!(2)));
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_is_tried_by_hand_after_a_confirmation_and_written_down() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "[limiter.api]\nquota = \"1/h\"").await?;
+    let mut client = served.client();
+    let at = "/limiters?namespace=n&name=api&subject=a%26b";
+    let peek = async |client: &mut Client| {
+        let subject = json!({"subject": "a&b"});
+        let peek = client.post("/v1/limiters/api:peek", subject).await?;
+        anyhow::Ok(peek.json()["remaining"].clone())
+    };
+    let page = html(&mut client, at).await?;
+    let ask = "/act/limiter.check?namespace=n&amp;name=api&amp;subject=a%26b";
+    ensure!(page.contains(ask), "{page}");
+    let headers = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("accept", "text/html"),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    for (said, left) in [("allowed", 0), ("refused", 0)] {
+        let page = html(
+            &mut client,
+            "/act/limiter.check?namespace=n&name=api&subject=a%26b",
+        )
+        .await?;
+        ensure!(page.contains("takes one of the limit"), "{page}");
+        let form = b"name=api&subject=a%26b&expected=1";
+        let done = client
+            .send("POST", "/act/limiter.check?namespace=n", &headers, form)
+            .await?;
+        assert_eq!(done.status, 303, "{}", done.text());
+        let back = done.header("location").context("no location")?.to_owned();
+        let page = html(&mut client, &back).await?;
+        ensure!(
+            page.contains(&format!("The check was {said}")),
+            "{back}: {page}"
+        );
+        assert_eq!(peek(&mut client).await?, left);
+    }
+    let log = client.get("/v1/audit").await?.json();
+    let counts: Vec<_> = log["changes"]
+        .as_array()
+        .context("no log")?
+        .iter()
+        .map(|change| {
+            (
+                change["what"].clone(),
+                change["on"].clone(),
+                change["count"].clone(),
+            )
+        })
+        .collect();
+    let change = |count: u64| (json!("limiter.check"), json!("n api a&b"), json!(count));
+    assert_eq!(counts, [change(0), change(1)], "the newest first");
+    // A limiter that nobody configured cannot be tried by its name.
+    let form = b"name=other&subject=a&expected=1";
+    let refused = client
+        .send("POST", "/act/limiter.check?namespace=n", &headers, form)
+        .await?;
+    assert_eq!(refused.status, 404, "{}", refused.text());
+    served.stop().await
+}
+
+/// A page that somebody left open names a death of the job that is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_of_an_earlier_death_is_neither_retried_nor_deleted() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    let queue = Queue::new(&store, "n", "q")?;
+    queue.enqueue_raw("bad", b"1").await?;
+    let mut die = async |error: &str| -> Result<String> {
+        let ask = json!({"kinds": ["bad"], "wait": 30});
+        let leased = client.post("/v1/queues/q:lease", ask).await?.json();
+        let failed = json!({"fence": leased["jobs"][0]["fence"], "error": error, "dead": true});
+        client.post("/v1/queues/q:fail", failed).await?;
+        let letters = client.get("/v1/queues/q/dead").await?.json();
+        let letter = letters["letters"][0]["letter"].as_str();
+        Ok(letter.context("no letter")?.to_owned())
+    };
+    let first = die("the host is unknown").await?;
+    queue.inspect().dead_letters().replay(|_| true).await?;
+    let second = die("the card was refused").await?;
+    ensure!(first != second, "{first}");
+    let headers = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("accept", "text/html"),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let dead = async || anyhow::Ok(queue.inspect().counts().await?.dead);
+    for action in ["queue.purge", "queue.replay"] {
+        let path = format!("/act/{action}?queue=q&namespace=n&letter={first}");
+        let page = html(&mut client, &path).await?;
+        ensure!(page.contains("0 dead letters"), "{page}");
+        let form = format!("queue=q&letter={first}&expected=1");
+        let path = format!("/act/{action}?namespace=n");
+        let answer = client
+            .send("POST", &path, &headers, form.as_bytes())
+            .await?;
+        assert_eq!(
+            (answer.status, dead().await?),
+            (409, 1),
+            "{}",
+            answer.text()
+        );
+    }
+    let form = format!("queue=q&letter={second}&expected=1");
+    let path = "/act/queue.purge?namespace=n";
+    let answer = client.send("POST", path, &headers, form.as_bytes()).await?;
+    assert_eq!(
+        (answer.status, dead().await?),
+        (303, 0),
+        "{}",
+        answer.text()
+    );
     served.stop().await
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use redstart::Store;
 use redstart_serve::{Config, Service, hash_token};
-use redstart_testkit::eventually;
-use serde_json::json;
+use redstart_testkit::{Kind, Server, eventually};
+use serde_json::{Value, json};
 
 use crate::{Served, client::PATIENCE};
 
@@ -549,6 +549,111 @@ async fn metrics_are_what_prometheus_reads() -> Result<()> {
         "process_resident_memory_bytes",
     ] {
         assert!(text.contains(name), "{name} is not in\n{text}");
+    }
+    served.stop().await
+}
+
+/// The expressions of the dashboard for Grafana.
+fn expressions(of: &Value, found: &mut Vec<String>) {
+    match of {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(text) if name == "expr" => found.push(text.clone()),
+                    value => expressions(value, found),
+                }
+            }
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| expressions(part, found)),
+        _ => {}
+    }
+}
+
+/// The metrics that an expression names, and the labels.
+fn names(expression: &str) -> (Vec<&str>, Vec<&str>) {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = expression.split(|c: char| !is_word(c));
+    let metrics =
+        words.filter(|word| word.starts_with("redstart_") || word.starts_with("process_"));
+    let grouped = expression
+        .split("by (")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next());
+    let grouped = grouped.flat_map(|list| list.split(", "));
+    let chosen = expression
+        .split('{')
+        .skip(1)
+        .filter_map(|rest| rest.split(['=', '!']).next());
+    // The exporter adds the bounds of buckets.
+    let labels = grouped.chain(chosen).filter(|label| *label != "le");
+    (metrics.collect(), labels.collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dashboard_of_grafana_names_metrics_that_exist() -> Result<()> {
+    // Before the store connects.
+    redstart_serve::record_metrics();
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let served = Served::on(&store, "grafana", "").await?;
+    let mut client = served.client();
+    client.post("/v1/locks/x:acquire", json!({})).await?;
+    client
+        .post("/v1/queues/q/jobs", json!({"kind": "a", "payload": 1}))
+        .await?;
+    // A breaker that trips is an event.
+    client
+        .post("/v1/breakers/b:force-open", json!({"for": 60}))
+        .await?;
+    let lease = json!({"kinds": ["a"], "wait": 30});
+    let leased = client.post("/v1/queues/q:lease", lease).await?;
+    ensure!(leased.status == 200, "{}", leased.text());
+    // Connections, and with them subscriptions, are lost and come back.
+    for kind in ["pubsub", "normal"] {
+        server
+            .command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"])
+            .await?;
+    }
+    let dashboard = include_str!("../../../../deploy/grafana.json");
+    let mut found = Vec::new();
+    expressions(&serde_json::from_str(dashboard)?, &mut found);
+    ensure!(found.len() > 8, "{found:?}");
+    let documented = [
+        include_str!("../../../redstart/src/observe.rs"),
+        include_str!("../../src/lib.rs"),
+    ];
+    let mut metrics = String::new();
+    for expression in &found {
+        let (named, labels) = names(expression);
+        ensure!(!named.is_empty(), "{expression}");
+        for metric in named {
+            let family = metric.strip_suffix("_bucket").unwrap_or(metric);
+            let in_docs = documented
+                .iter()
+                .any(|text| text.contains(&format!("`{family}`")));
+            ensure!(in_docs, "{family} is in no table of the documentation");
+            let exists = eventually(PATIENCE, async || {
+                client.post("/v1/locks/x:acquire", json!({})).await.ok();
+                metrics = client
+                    .get("/metrics")
+                    .await
+                    .map(|it| it.text())
+                    .unwrap_or_default();
+                let mut samples = metrics.lines().filter(|line| {
+                    let rest = line.strip_prefix(metric);
+                    rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+                });
+                samples.any(|line| {
+                    labels
+                        .iter()
+                        .all(|label| line.contains(&format!("{label}=\"")))
+                })
+            });
+            ensure!(
+                exists.await,
+                "{metric} with {labels:?} is not in\n{metrics}"
+            );
+        }
     }
     served.stop().await
 }

@@ -541,12 +541,12 @@ async fn every_change_is_clicked_confirmed_and_written_down() -> Result<()> {
     )
     .await?;
     ensure!(sessions.list("ann").await?.is_empty());
-    hand.act(
-        "/limiters?namespace=n&name=api&subject=ann",
-        "limiter.reset",
-        "the whole limit",
-    )
-    .await?;
+    let limiter = "/limiters?namespace=n&name=api&subject=ann";
+    hand.act(limiter, "limiter.check", "takes one of the limit")
+        .await?;
+    browser.until("The check was allowed").await?;
+    hand.act(limiter, "limiter.reset", "the whole limit")
+        .await?;
     // A service that knows a token.
     let config = "[[token]]\nname = \"ann\"\nrole = \"admin\"\nsha256 = ";
     let config = Config::parse(&format!("{config}{:?}", hash_token("ann-secret")))?;

@@ -732,6 +732,32 @@ matrix! {
         Ok(())
     }
 
+    /// Whoever cancels jobs that wait has not agreed to stop one that runs by now.
+    async fn a_cancellation_of_jobs_that_wait_leaves_one_that_runs(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let later = queue.enqueue(&task(1)).delay(LONG * 100).await?;
+        let mut ids = vec![later.id().unwrap()];
+        for n in 2..5 {
+            ids.push(queue.enqueue(&task(n)).await?.id().unwrap());
+        }
+        let workers = queue.dispatcher([Task::NAME]).start().await?;
+        let taken = workers.take(1, LONG).await?;
+        assert_eq!(taken.len(), 1);
+        let look = queue.inspect();
+        assert_eq!(look.cancel_waiting_many(&ids).await?, 3);
+        let is_told = async || workers.is_cancelled(&taken[0].fence).await;
+        assert!(!is_told().await?);
+        let counts = look.counts().await?;
+        assert_eq!((counts.running, counts.unfinished()), (1, 1));
+        // What is over is not counted again; what runs is told by the other one.
+        assert_eq!(look.cancel_waiting_many(&ids).await?, 0);
+        assert_eq!(look.cancel_many(&ids).await?, 1);
+        assert!(is_told().await?);
+        let created = look.find(taken[0].id).await?.unwrap().created;
+        assert!(created <= look.time().await?);
+        Ok(())
+    }
+
     async fn progress_is_seen_and_once_is_once(backend: &Backend) -> Result<()> {
         let (store, queue) = open(backend).await?;
         let effects = Arc::new(AtomicU32::new(0));

@@ -31,13 +31,15 @@ use crate::{
 
 /// Jobs that are changed in one turn: what other clients of the store wait for at most.
 const PIECE: usize = 25;
-/// Those that are under way at the same time, and those that are remembered.
+/// Those that are under way at the same time, those that wait for a confirmation, and those that are over and remembered.
 const RUNNING: usize = 16;
 const MOST: usize = 1000;
 /// Jobs whose ids are kept from the count to the change, of all of them together: up to 40 bytes each.
 const JOBS: usize = 4_000_000;
-/// How long one is remembered after it was counted, or ended.
+/// How long one is remembered after it ended.
 const KEPT: Duration = Duration::from_secs(3600);
+/// How long the jobs of one that nobody confirms take room that others may need.
+const UNCONFIRMED: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -90,7 +92,9 @@ impl Action {
         match (self, state) {
             (Self::Retry, _) => inspect.dead_letters().replay_many(ids).await,
             (Self::Promote, _) => inspect.run_now_many(ids).await,
-            (Self::Cancel, _) => inspect.cancel_many(ids).await,
+            (Self::Cancel, JobState::Running) => inspect.cancel_many(ids).await,
+            // Of jobs that wait, some may run by now. Nobody has agreed to stop those.
+            (Self::Cancel, _) => inspect.cancel_waiting_many(ids).await,
             (Self::Delete, JobState::Dead) => inspect.dead_letters().purge_many(ids).await,
             (Self::Delete, _) => inspect.delete_many(ids).await,
         }
@@ -106,6 +110,12 @@ pub(crate) enum Stage {
     Counted,
     /// Too many match to keep in mind which. Nothing is changed. Narrow the filter, or change them in parts.
     TooMany,
+    /// Other changes that are counted and not confirmed take the room for the jobs of this one. Nothing is changed. Confirm
+    /// or stop those, or count again in some minutes.
+    NoRoom,
+    /// Nobody confirmed it for some minutes, so that it is no longer known which jobs were counted. Nothing is changed. Count
+    /// again.
+    Expired,
     /// They are changed.
     Running,
     /// All were changed that still matched.
@@ -119,6 +129,10 @@ pub(crate) enum Stage {
 impl Stage {
     pub(crate) fn is_under_way(self) -> bool {
         matches!(self, Self::Counting | Self::Running)
+    }
+
+    fn is_over(self) -> bool {
+        !self.is_under_way() && self != Self::Counted
     }
 }
 
@@ -166,8 +180,8 @@ impl Counted {
         }
     }
 
-    /// Makes room for more jobs; whether there is enough.
-    fn reserve(&mut self, more: usize) -> bool {
+    /// Makes room for more jobs, or says why there is none.
+    fn reserve(&mut self, more: usize) -> Result<(), Stage> {
         let add = |taken: usize| taken.checked_add(more).filter(|sum| *sum <= JOBS);
         let update = |room: &AtomicUsize| {
             room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
@@ -176,8 +190,12 @@ impl Counted {
         let has_room = update(&self.room);
         if has_room {
             self.reserved += more;
+            return Ok(());
         }
-        has_room
+        Err(match self.reserved.saturating_add(more) > JOBS {
+            true => Stage::TooMany,
+            false => Stage::NoRoom,
+        })
     }
 
     /// The jobs, which are forgotten.
@@ -292,6 +310,20 @@ impl Bulk {
         });
     }
 
+    /// Gives its room to others if nobody has confirmed it for long.
+    fn forget_unconfirmed(&self) {
+        self.progress.send_if_modified(|progress| {
+            let is_late =
+                progress.stage == Stage::Counted && progress.since.elapsed() >= UNCONFIRMED;
+            if is_late {
+                progress.stage = Stage::Expired;
+                progress.since = Instant::now();
+                self.counted.lock().take();
+            }
+            is_late
+        });
+    }
+
     /// Waits until it is counted or over.
     async fn settled(&self, time: Duration) {
         let mut progress = self.progress.subscribe();
@@ -331,7 +363,7 @@ impl Bulks {
             name: name.to_owned(),
             action,
             filter,
-            moment: call.app.store.time().await?,
+            moment: queue.inspect().time().await?,
             progress: watch::Sender::new(Reached {
                 stage: Stage::Counting,
                 scanned: 0,
@@ -357,14 +389,33 @@ impl Bulks {
     fn keep(&self, bulk: &Arc<Bulk>) -> Result<(), Problem> {
         let mut known = self.known.lock();
         known.retain(|_, bulk| {
+            bulk.forget_unconfirmed();
             let progress = bulk.progress.borrow();
-            progress.stage.is_under_way() || progress.since.elapsed() < KEPT
+            !progress.stage.is_over() || progress.since.elapsed() < KEPT
         });
-        let running = known
-            .values()
-            .filter(|bulk| bulk.progress.borrow().stage.is_under_way());
-        if running.count() >= RUNNING || known.len() >= MOST {
-            return Err(Problem::new(Kind::TooManyWaiting).retry_after(Duration::from_secs(5)));
+        let refused = |text: &'static str| {
+            let problem = Problem::new(Kind::TooManyWaiting).detail(text);
+            Err(problem.retry_after(Duration::from_secs(5)))
+        };
+        let count = |is: fn(Stage) -> bool| {
+            let mut stages = known.values().map(|bulk| bulk.progress.borrow().stage);
+            stages.by_ref().filter(|stage| is(*stage)).count()
+        };
+        if count(Stage::is_under_way) >= RUNNING {
+            return refused("as many changes of many jobs are under way as may be");
+        }
+        if count(|stage| stage == Stage::Counted) >= MOST {
+            return refused("very many changes are counted and wait for a confirmation; stop some");
+        }
+        if count(Stage::is_over) >= MOST {
+            let over = known.values().filter_map(|bulk| {
+                let progress = bulk.progress.borrow();
+                let is_over = progress.stage.is_over();
+                is_over.then(|| (progress.since, bulk.id.clone()))
+            });
+            if let Some((_, oldest)) = over.min() {
+                known.remove(&oldest);
+            }
         }
         known.insert(bulk.id.clone(), bulk.clone());
         Ok(())
@@ -396,6 +447,8 @@ impl Bulks {
                     Stage::Counting => Some("it is not counted yet".to_owned()),
                     Stage::Stopped | Stage::Failed => Some("it is over".to_owned()),
                     Stage::TooMany => Some("too many match; narrow the filter".to_owned()),
+                    Stage::NoRoom => Some("there was no room to count it; count again".to_owned()),
+                    Stage::Expired => Some("it was not confirmed in time; count again".to_owned()),
                     _ => Some(format!("{} jobs were counted", progress.matched)),
                 });
                 return false;
@@ -525,8 +578,8 @@ impl Work {
                     let changed = self.app.changing_many.take(change).await?;
                     bulk.update(|progress| progress.changed += changed);
                 }
-            } else if !bulk.counted.lock().reserve(ids.len()) {
-                return Ok(Stage::TooMany);
+            } else if let Err(end) = bulk.counted.lock().reserve(ids.len()) {
+                return Ok(end);
             }
             bulk.update(|progress| {
                 progress.scanned = scan.scanned;
@@ -596,11 +649,107 @@ mod tests {
     fn counted_jobs_share_a_bounded_room_and_leave_it() {
         let room = Arc::default();
         let (mut one, mut other) = (Counted::new(&room), Counted::new(&room));
-        assert!(one.reserve(JOBS - 10) && other.reserve(10));
-        assert!(!other.reserve(1) && !one.reserve(usize::MAX));
+        assert_eq!(
+            (one.reserve(JOBS - 10), other.reserve(10)),
+            (Ok(()), Ok(()))
+        );
+        // The one has nearly all of the room; the other alone would not be too large.
+        assert_eq!(other.reserve(1), Err(Stage::NoRoom));
+        assert_eq!(one.reserve(11), Err(Stage::TooMany));
+        assert_eq!(one.reserve(usize::MAX), Err(Stage::TooMany));
         drop(one.take());
-        assert!(other.reserve(JOBS - 10) && !other.reserve(1));
+        assert_eq!(other.reserve(JOBS - 10), Ok(()));
+        assert_eq!(other.reserve(1), Err(Stage::TooMany));
         drop(other);
         assert_eq!(room.load(Ordering::Relaxed), 0);
+    }
+
+    fn bulk(all: &Bulks, id: usize, stage: Stage) -> Arc<Bulk> {
+        Arc::new(Bulk {
+            id: id.to_string(),
+            namespace: "n".to_owned(),
+            name: "q".to_owned(),
+            action: Action::Delete,
+            filter: Filter {
+                state: JobState::Ready,
+                kind: None,
+                error: None,
+                group: None,
+                text: None,
+                hidden: Vec::new(),
+            },
+            moment: Duration::ZERO,
+            progress: watch::Sender::new(Reached {
+                stage,
+                scanned: 0,
+                total: 0,
+                matched: 0,
+                changed: 0,
+                since: Instant::now(),
+            }),
+            counted: Mutex::new(Counted::new(&all.room)),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_count_that_nobody_confirms_gives_its_room_back() {
+        let all = Bulks::default();
+        let forgotten = bulk(&all, 0, Stage::Counted);
+        assert_eq!(forgotten.counted.lock().reserve(JOBS), Ok(()));
+        all.keep(&forgotten).unwrap();
+        let reserved = |id, stage| {
+            let bulk = bulk(&all, id, stage);
+            all.keep(&bulk).unwrap();
+            bulk.counted.lock().reserve(1)
+        };
+        tokio::time::advance(UNCONFIRMED / 2).await;
+        assert_eq!(reserved(1, Stage::Stopped), Err(Stage::NoRoom));
+        tokio::time::advance(UNCONFIRMED / 2).await;
+        assert_eq!(reserved(2, Stage::Stopped), Ok(()));
+        assert_eq!(forgotten.progress().stage, Stage::Expired);
+        // Who comes back to it learns why.
+        assert!(all.find("n", "q", "0").is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_that_are_over_keep_no_other_out() {
+        let all = Bulks::default();
+        for id in 0..2 * MOST {
+            all.keep(&bulk(&all, id, Stage::Done)).unwrap();
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(all.known.lock().len(), MOST);
+        assert!(all.find("n", "q", "0").is_err(), "the oldest is forgotten");
+        for id in 0..RUNNING {
+            all.keep(&bulk(&all, 10_000 + id, Stage::Running)).unwrap();
+        }
+        let refused = all.keep(&bulk(&all, 20_000, Stage::Counting));
+        assert!(refused.is_err_and(|problem| problem.text().contains("under way")));
+    }
+
+    /// A job may begin between the look at its page and the change.
+    #[tokio::test]
+    async fn a_change_of_jobs_that_wait_leaves_those_that_run_by_now() {
+        let store = redstart::Store::connect("memory://").await.unwrap();
+        let queue = Queue::new(&store, "n", "q").unwrap();
+        let mut ids = Vec::new();
+        for n in 0..3 {
+            let added = queue
+                .enqueue_raw("mail", n.to_string().as_bytes())
+                .await
+                .unwrap();
+            ids.push(added.id().unwrap());
+        }
+        let workers = queue.dispatcher(["mail"]).start().await.unwrap();
+        let taken = workers.take(1, Duration::from_secs(60)).await.unwrap();
+        assert_eq!(taken.len(), 1);
+        let cancel = Action::Cancel.apply(&queue, JobState::Ready, &ids).await;
+        assert_eq!(cancel.unwrap(), 2);
+        let is_told = async || workers.is_cancelled(&taken[0].fence).await.unwrap();
+        assert!(!is_told().await);
+        let cancel = Action::Cancel.apply(&queue, JobState::Running, &ids).await;
+        assert_eq!(cancel.unwrap(), 1);
+        assert!(is_told().await);
     }
 }

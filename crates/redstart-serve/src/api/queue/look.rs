@@ -7,12 +7,14 @@ use redstart::messaging::{ChildResult, JobId, JobInfo, JobState, Outcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 
 use super::queue;
 use crate::{
     call::{Call, Seconds},
     pretty::redacted,
-    problem::Problem,
+    problem::{Kind, Problem},
     reply::{Event, Reply},
     scan::{Filter, Scan, Turns},
     watch::Seen,
@@ -336,7 +338,20 @@ pub(crate) fn told(
                 said = Some(tokio::time::Instant::now());
                 return Some((stream::iter(told), Some((scan, found, said))));
             }
-            match scan.step(&app.searching).await {
+            // In a task of its own: a turn that was taken ends even if the client reads no further and nobody polls this.
+            let step = tokio::spawn(
+                async move {
+                    let seen = scan.step(&app.searching).await;
+                    (scan, seen)
+                }
+                .in_current_span(),
+            );
+            let Ok((back, seen)) = AbortOnDropHandle::new(step).await else {
+                told.push(Told::Failed(Problem::new(Kind::Failed)));
+                return Some((stream::iter(told), None));
+            };
+            scan = back;
+            match seen {
                 Err(problem) => {
                     told.push(Told::Failed(problem));
                     return Some((stream::iter(told), None));
@@ -532,4 +547,56 @@ fn event(event: &redstart::messaging::QueueEvent) -> Event {
     let mut sent = Event::json(event.kind.name(), &data);
     sent.id = Some(event.id.clone());
     sent
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use redstart::{Store, messaging::Queue};
+
+    use super::*;
+    use crate::{app::App, auth::Identity, call::Query};
+
+    /// Whoever reads a body decides how often it is polled.
+    #[tokio::test]
+    async fn a_search_that_nobody_reads_keeps_no_other_from_its_turn() {
+        let store = Store::connect("memory://").await.unwrap();
+        let app = Arc::new(App::new(&store, crate::Config::default()).unwrap());
+        let queue = Queue::new(&store, "n", "q").unwrap();
+        queue.enqueue_raw("mail", b"1").await.unwrap();
+        let call = Call {
+            config: app.config(),
+            app: app.clone(),
+            identity: Identity::nobody(),
+            method: http::Method::GET,
+            path: String::new(),
+            query: Query::parse("text=1"),
+            headers: http::HeaderMap::new(),
+            params: Vec::new(),
+            body: bytes::Bytes::new(),
+            deadline: None,
+            logged: Arc::default(),
+        };
+        let filter = filter_of(&call, "text").unwrap();
+        let scan = async || Scan::new(&queue, filter.clone(), None).await.unwrap();
+        let mut unread = Box::pin(told(&call, scan().await, 10).unwrap());
+        assert!(matches!(unread.next().await, Some(Told::Progress { .. })));
+        // It begins its turn, and is not polled any more.
+        assert!(unread.next().now_or_never().is_none());
+        let mut other = scan().await;
+        let turn = other.step(&app.searching);
+        let found = tokio::time::timeout(Duration::from_secs(60), turn).await;
+        assert_eq!(found.expect("its turn came").unwrap().len(), 1);
+        // Nor does one that is dropped in its turn.
+        let mut dropped = Box::pin(told(&call, scan().await, 10).unwrap());
+        dropped.next().await;
+        assert!(dropped.next().now_or_never().is_none());
+        drop(dropped);
+        let mut other = scan().await;
+        let turn = other.step(&app.searching);
+        let found = tokio::time::timeout(Duration::from_secs(60), turn).await;
+        assert!(found.is_ok());
+    }
 }

@@ -140,6 +140,13 @@ async fn act_on_letters(call: Call, what: &str) -> Result<Reply, Problem> {
             "say which letters: `letters`, `error` or `group`, or else `all`",
         ));
     }
+    // Every error contains the empty text.
+    let given = [&body.error, &body.group];
+    if given.into_iter().flatten().any(String::is_empty) {
+        return Err(Problem::invalid(
+            "`error` and `group` must not be empty; leave them out instead",
+        ));
+    }
     let wanted = |letter: &redstart::messaging::DeadLetter| {
         let (ids, error, group) = (&body.letters, &body.error, &body.group);
         ids.as_ref().is_none_or(|ids| ids.contains(&letter.letter))

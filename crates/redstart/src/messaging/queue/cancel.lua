@@ -1,7 +1,8 @@
 -- Ends a job that waits, at once, or tells the worker that runs it.
 --
 -- KEYS  1-16 as in place.lua  17 parked jobs of its kind
--- ARGV  1-5 as in place.lua  6 the job's id  7 the id as text  8 'cancel', or 'delete': only if it waits, and it is not kept
+-- ARGV  1-5 as in place.lua  6 the job's id  7 the id as text  8 'cancel'; 'withdraw': only if it waits; or
+--       'delete': only if it waits, and it is not kept
 -- Returns  0 there is no such job, or it is over; 1 it will not run; 2 it runs, and its worker was told
 local id = ARGV[6]
 local record = redis.call('HGET', jobs, id)
@@ -9,7 +10,7 @@ if not record or not well_formed(record) then return 0 end
 local letter, now = state(record), now()
 if letter == 'z' then return 0 end
 if letter == 'x' then
-  if ARGV[8] == 'delete' then return 0 end
+  if ARGV[8] ~= 'cancel' then return 0 end
   local taken, worker, since = released(record)
   redis.call('HSET', jobs, id, held(with_flag(taken, 16), holder(worker, since)))
   -- Found by the worker's heartbeat if the message is lost.

@@ -447,6 +447,26 @@ impl QueueInspector {
         }
     }
 
+    /// The time of the server that has the queue, since the Unix epoch: of the same clock as the times of its jobs. In a
+    /// Cluster each node has a clock of its own.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::Queue};
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+    /// let id = queue.enqueue_raw("report", b"5").await?.id().unwrap();
+    /// let look = queue.inspect();
+    /// assert!(look.find(id).await?.unwrap().created <= look.time().await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn time(&self) -> Result<Duration> {
+        self.queue.time().await
+    }
+
     /// A job by its id. [`Queue::job`] tells more.
     ///
     /// # Errors
@@ -498,6 +518,33 @@ impl QueueInspector {
         for ids in ids.chunks(BATCH) {
             let ended = self.queue.end_many_by_hand(ids, "cancel").await?;
             cancelled += ended.iter().filter(|ended| **ended > 0).count() as u64;
+        }
+        Ok(cancelled)
+    }
+
+    /// Cancels those of these jobs that wait; how many. Jobs that run by now, or are over, are left as they are.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::Queue};
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+    /// let id = queue.enqueue_raw("report", b"5").await?.id().unwrap();
+    /// assert_eq!(queue.inspect().cancel_waiting_many(&[id, id]).await?, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; some jobs may have been cancelled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some jobs may have been cancelled.
+    pub async fn cancel_waiting_many(&self, ids: &[JobId]) -> Result<u64> {
+        let mut cancelled = 0;
+        for ids in ids.chunks(BATCH) {
+            let ended = self.queue.end_many_by_hand(ids, "withdraw").await?;
+            cancelled += ended.iter().filter(|ended| **ended == 1).count() as u64;
         }
         Ok(cancelled)
     }
