@@ -235,9 +235,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     if outcome.is_err() {
         // What was under way has not removed its keys.
-        redstart_load::sweep(&store, &bench.namespace).await?;
-        if let Some(other) = &other {
-            redstart_load::sweep(other, &bench.namespace).await?;
+        for store in std::iter::once(&store).chain(&other) {
+            let swept = redstart_load::sweep(store, &bench.namespace).await;
+            left(&bench.namespace, &signals, swept)?;
         }
     }
     conclude(&args, &bench.screen, &signals, &reports, outcome)
@@ -289,6 +289,21 @@ impl Signals {
 
     fn any(&self) -> bool {
         *self.0.borrow() > 0
+    }
+}
+
+/// What it means that keys could not be removed. After a signal it must not hide the results, nor that there was a signal.
+fn left(
+    namespace: &str,
+    signals: &Signals,
+    swept: Result<(), redstart_load::Error>,
+) -> Result<(), Failure> {
+    match swept {
+        Err(error) if signals.any() => {
+            anstream::eprintln!("keys that begin with {namespace} may be left: {error}");
+            Ok(())
+        }
+        swept => Ok(swept?),
     }
 }
 
@@ -374,8 +389,11 @@ async fn several(
     };
     if outcome.is_err() {
         // The others were ended in the middle of their load. Their namespaces begin with this one's name.
-        let store = Store::connect(&args.url).await?;
-        redstart_load::sweep(&store, &namespace).await?;
+        let swept = async {
+            let store = Store::connect(&args.url).await?;
+            redstart_load::sweep(&store, &namespace).await
+        };
+        left(&namespace, &signals, swept.await)?;
     }
     conclude(args, &screen, &signals, &reports, outcome)
 }

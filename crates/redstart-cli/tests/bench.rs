@@ -357,6 +357,40 @@ async fn a_bench_that_is_interrupted_keeps_the_patterns_that_have_run() -> anyho
     Ok(())
 }
 
+/// The server hangs, so that the pattern that runs cannot end by itself at once, and its keys cannot be removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_ends_a_bench_whose_server_hangs() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = format!("{}?timeout=5s", server.url());
+    let child = redstart(&["bench", "cache_aside", "--seconds", "600", "--url", &url])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    wait_until("keys of the run", Duration::from_secs(60), async || {
+        matches!(server.query::<u64>(&["DBSIZE"]).await, Ok(keys) if keys > 10).then_some(())
+    })
+    .await?;
+    server.pause()?;
+    let id = child.id();
+    let ended = tokio::task::spawn_blocking(move || child.wait_with_output());
+    let output = tokio::select! {
+        output = ended => output??,
+        () = async {
+            // The second one may be taken for the first if it comes at once.
+            let mut ticks = tokio::time::interval(Duration::from_millis(500));
+            loop {
+                ticks.tick().await;
+                let _ = interrupt(id);
+            }
+        } => anyhow::bail!("it ended"),
+    };
+    server.resume()?;
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("may be left"), "{said}");
+    Ok(())
+}
+
 /// A finished bench that must not block the tasks of a test's servers.
 async fn output(args: Vec<String>) -> anyhow::Result<Output> {
     let run = tokio::task::spawn_blocking(move || {

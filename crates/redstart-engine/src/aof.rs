@@ -306,11 +306,11 @@ impl Log {
             }
             if self.trouble() == FILE_LOST {
                 if next_attempt.is_none_or(|at| at <= Instant::now()) {
-                    let begun = Instant::now();
-                    if let Err(error) = self.start_over() {
+                    let (written, took) = self.try_to_start_over();
+                    if let Err(error) = written {
                         tracing::error!(%error, "cannot start a fresh append-only log");
                     }
-                    next_attempt = Some(Instant::now() + pause_after(begun.elapsed()));
+                    next_attempt = Instant::now().checked_add(pause_after(took));
                 }
                 continue;
             }

@@ -20,7 +20,8 @@ pub enum Compat {
     Redis80,
     /// Redis 8.2: XACKDEL and XDELEX as well.
     Redis82,
-    /// Valkey 9: what Redis 8.0 has, DELIFEQ, SET IFEQ, MSETEX, CLIENT CAPA and SCRIPT SHOW.
+    /// Valkey 9: what Redis 8.0 has, DELIFEQ, SET IFEQ, MSETEX, GEOSEARCH BYPOLYGON, CLIENT CAPA and the filters of CLIENT LIST
+    /// and KILL, and SCRIPT SHOW.
     Valkey9,
 }
 

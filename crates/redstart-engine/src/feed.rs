@@ -227,18 +227,51 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
     let Some(profile) = cx.client.profile.clone().filter(|_| cx.client.networked) else {
         return Err("ERR a replica needs a connection of its own".into());
     };
+    if cx.state.replica.is_some() {
+        return Err(CHAINED.into());
+    }
     let request = Request {
         hopeful: *cx.client.hopeful.take().unwrap_or_default(),
         since: since.map(|(id, next)| (Bytes::copy_from_slice(id), next)),
         profile,
     };
-    let attachment = attach_now(cx.state, request, cx.now_micros)?;
+    let inner = cx.state.inner.upgrade();
+    let waits = inner.is_some_and(|inner| !inner.is_synced(inner.fed_position()));
+    let attachment = match waits {
+        // What replicas may have only when it is on the disk is not copied before: the copy would have to wait in memory, and
+        // the stream behind it, for as long as the disk refuses.
+        true => {
+            request.profile.activity.lock().replica = true;
+            Attachment {
+                later: Some(request),
+                ..Attachment::empty(cx.state)
+            }
+        }
+        false => attach_now(cx.state, request, cx.now_micros)?,
+    };
     cx.client.attachment = Some(Box::new(attachment));
     Ok(Reply::OK)
 }
 
-/// As [`attach`]. What replicas may have only when it is on the disk is not copied before: the copy would have to wait in
-/// memory, and the stream behind it, for as long as the disk refuses.
+impl Attachment {
+    /// One that gets nothing yet.
+    fn empty(state: &mut State) -> Attachment {
+        let patience = number(&state.config, "repl-timeout", 60).max(1);
+        Attachment {
+            later: None,
+            stream: open(state),
+            greeting: String::new(),
+            snapshot: None,
+            eof: false,
+            only_copy: false,
+            wake: Arc::default(),
+            copying: state.feed.copying.clone(),
+            patience: Duration::from_secs(patience),
+        }
+    }
+}
+
+/// As [`attach`], whatever is on the disk by now: others may write all the time.
 pub(crate) fn attach_now(
     state: &mut State,
     request: Request,
@@ -247,28 +280,8 @@ pub(crate) fn attach_now(
     if state.replica.is_some() {
         return Err(CHAINED.into());
     }
-    let stream = open(state);
-    let wake = Arc::new(Notify::new());
-    let patience = Duration::from_secs(number(&state.config, "repl-timeout", 60).max(1));
-    request.profile.activity.lock().replica = true;
-    let attachment = Attachment {
-        later: None,
-        stream: stream.clone(),
-        greeting: String::new(),
-        snapshot: None,
-        eof: request.hopeful.eof,
-        only_copy: request.hopeful.only_copy,
-        wake: wake.clone(),
-        copying: state.feed.copying.clone(),
-        patience,
-    };
-    let inner = state.inner.upgrade();
-    if inner.is_some_and(|inner| !inner.is_synced(inner.fed_position())) {
-        return Ok(Attachment {
-            later: Some(request),
-            ..attachment
-        });
-    }
+    let mut attachment = Attachment::empty(state);
+    let stream = attachment.stream.clone();
     let Request {
         hopeful,
         since,
@@ -306,6 +319,7 @@ pub(crate) fn attach_now(
             stream.select_again();
         }
     }
+    profile.activity.lock().replica = true;
     if !hopeful.only_copy {
         let host = profile.addr.rsplit_once(':').map_or("", |(host, _)| host);
         let position = place.unwrap_or_else(|| stream.end());
@@ -319,15 +333,15 @@ pub(crate) fn attach_now(
             synced: None,
             heard: now,
             over_since: None,
-            wake,
+            wake: attachment.wake.clone(),
             profile,
         });
     }
-    Ok(Attachment {
-        greeting,
-        snapshot,
-        ..attachment
-    })
+    attachment.greeting = greeting;
+    attachment.snapshot = snapshot;
+    attachment.eof = hopeful.eof;
+    attachment.only_copy = hopeful.only_copy;
+    Ok(attachment)
 }
 
 /// A client is gone that may have been a replica.

@@ -366,6 +366,9 @@ fn a_version_has_its_commands_and_no_later_ones() {
         ("SET k v IFEQ w", "valkey-9"),
         ("MSETEX 1 k v", "valkey-9"),
         ("CLIENT CAPA redirect", "valkey-9"),
+        ("CLIENT LIST NAME me NOT-DB 3", "valkey-9"),
+        ("CLIENT KILL MAXAGE 1000 NAME nobody", "valkey-9"),
+        ("GEOSEARCH g BYPOLYGON 3 0 0 0 1 1 1", "valkey-9"),
         ("SPUBLISH c m", "7.0 7.4 8.0 8.2 valkey-9"),
         ("BF.ADD b x", "7.0 7.4 8.0 8.2 valkey-9"),
     ];
@@ -377,12 +380,25 @@ fn a_version_has_its_commands_and_no_later_ones() {
             let reply = run(&mut session, command);
             assert_eq!(!reply.is_error(), has, "{command} on {compat}: {reply:?}");
             let name = command.split(' ').next().unwrap();
-            let whole = !matches!(name, "CLIENT" | "SET" | "ZRANK");
+            let whole = !matches!(name, "CLIENT" | "SET" | "ZRANK" | "GEOSEARCH");
             if whole {
                 let told = run(&mut session, &format!("COMMAND INFO {name}"));
                 let told = !matches!(&told, Reply::Array(items) if items[0] == Reply::Nil);
                 assert_eq!(told, has, "{name} on {compat}");
             }
+        }
+        let line = match run(&mut session, "CLIENT INFO") {
+            Reply::Bulk(line) => String::from_utf8_lossy(&line).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        for (field, versions) in [
+            (" watch=0 ", "7.4 8.0 8.2 valkey-9"),
+            (" lib-name=x lib-ver=", "7.4 8.0 8.2 valkey-9"),
+            (" capa=r ", "valkey-9"),
+            (" tot-cmds=", "valkey-9"),
+        ] {
+            let has = versions.split(' ').any(|name| name == compat.name());
+            assert_eq!(line.contains(field), has, "{field} on {compat}: {line}");
         }
         let hello = format!("{:?}", run(&mut session, "HELLO"));
         let valkey = compat == Compat::Valkey9;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{Disk, Log, ROUND, dump, file::LogFile, load, manifest::Manifest, write::FINE};
@@ -169,22 +169,31 @@ impl Log {
     /// Writes a fresh base from memory and begins a new increment: what the previous files hold
     /// is not certain. Everybody waits meanwhile.
     pub(crate) fn start_over(&self) -> Result<(), EngineError> {
+        self.try_to_start_over().0
+    }
+
+    /// As [`Log::start_over`], and for how long everybody had to wait.
+    pub(super) fn try_to_start_over(&self) -> (Result<(), EngineError>, Duration) {
+        let nothing = (Ok(()), Duration::ZERO);
         let Some(inner) = self.engine.get().and_then(Weak::upgrade) else {
-            return Ok(());
+            return nothing;
         };
         let state = loop {
             // The thread that ends the log may hold the engine's lock and wait for this thread.
             if self.work.lock().stop {
-                return Ok(());
+                return nothing;
             }
             if let Some(state) = inner.state.try_lock_for(ROUND) {
                 break state;
             }
         };
-        self.write_fresh(&state)?;
+        let begun = Instant::now();
+        let written = self.write_fresh(&state);
         drop(state);
-        tracing::warn!("the append-only log was started over from memory");
-        Ok(())
+        if written.is_ok() {
+            tracing::warn!("the append-only log was started over from memory");
+        }
+        (written, begun.elapsed())
     }
 
     /// Replaces the log's files by what is in memory.

@@ -284,6 +284,9 @@ fn what_a_replica_says_while_the_disk_is_slow_is_heard() {
         let mut replica = Wire::connect(addr).await;
         replica.send("PSYNC ? -1\r\n").await;
         becomes_online(&engine).await;
+        // The first PING of the stream is due with the next command; the second one much later.
+        engine.inner.lock().last_sweep = 0;
+        ahead(&mut engine.session(), "TIME");
         let slow = SlowDisk::new();
         ahead(&mut engine.session(), "SET k 1");
         let end = engine.inner.lock().feed.offset();

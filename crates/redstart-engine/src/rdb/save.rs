@@ -129,6 +129,9 @@ impl Outcome {
 /// What a file ends with that was given up.
 const CANCELLED: io::ErrorKind = io::ErrorKind::ConnectionAborted;
 
+/// Why no file is written where one is that may hold other data.
+const IN_THE_WAY: io::ErrorKind = io::ErrorKind::AlreadyExists;
+
 /// Where the next file goes. One that may hold data which is not here is not replaced; with a log,
 /// the data is in that.
 fn free_path(state: &mut State) -> io::Result<PathBuf> {
@@ -136,7 +139,11 @@ fn free_path(state: &mut State) -> io::Result<PathBuf> {
     let is_known = state.saves.known.as_ref() == Some(&path);
     if !is_known && !state.config.append_only && path.exists() {
         let text = format!("{} was not loaded and is not replaced", path.display());
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        let kind = match path.is_file() {
+            true => IN_THE_WAY,
+            false => io::ErrorKind::IsADirectory,
+        };
+        return Err(io::Error::new(kind, text));
     }
     state.saves.known = Some(path.clone());
     Ok(path)
@@ -232,7 +239,7 @@ pub(crate) fn save_if_due(state: &mut State, now_micros: i64) {
     state.saves.not_begun = begun.is_err();
     if let Err(error) = begun {
         // A file that is not replaced stays there: writes would be refused for good.
-        let in_the_way = error.kind() == io::ErrorKind::AlreadyExists;
+        let in_the_way = error.kind() == IN_THE_WAY;
         state
             .saves
             .outcome

@@ -25,7 +25,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Feeds the replica until it goes or must.
     pub(super) async fn feed(&mut self, mut to: Attachment, stop: &CancellationToken) {
         // Neither the data nor the stream tells a replica what may yet be lost here.
-        while let Some(request) = to.later.take() {
+        if let Some(request) = to.later.take() {
             if matches!(self.wait_until_fed(&to, stop, true).await, Flow::Close) {
                 return;
             }

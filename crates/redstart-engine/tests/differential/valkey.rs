@@ -97,7 +97,7 @@ impl Clients {
                 let id = |line: &str| field(line, "id").parse::<i64>().unwrap();
                 let name = |id| {
                     let one = ids.iter().find(|(_, ids)| ids[side] == id);
-                    Reply::bulk(one.map_or("another", |(name, _)| name.as_str()).to_owned())
+                    Reply::bulk(one.map_or("another", |(name, _)| name.as_str()))
                 };
                 // The server turns its list round now and then.
                 sorted(Reply::Array(

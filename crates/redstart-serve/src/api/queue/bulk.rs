@@ -48,7 +48,7 @@ pub(crate) enum Action {
     Retry,
     /// Make delayed jobs ready now.
     Promote,
-    /// Cancel jobs that wait or run.
+    /// Cancel jobs that wait or run. Of a change of jobs that wait, those that run by then are left as they are.
     Cancel,
     /// Delete jobs that wait, or dead letters.
     Delete,
