@@ -34,7 +34,7 @@ use std::time::Duration;
 use super::{
     quota::{EXACT, Quota},
     rule::Rule,
-    window::Windowed,
+    window::WindowRule,
 };
 use crate::{
     error::{Error, Result},
@@ -63,7 +63,7 @@ pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
             "the quota is too large to be counted exactly",
         ));
     }
-    Ok(Box::new(Windowed {
+    Ok(Box::new(WindowRule {
         name: "fixed",
         check: &CHECK,
         refund: &REFUND,

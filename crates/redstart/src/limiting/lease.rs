@@ -69,12 +69,12 @@ struct Lease {
 #[derive(Default)]
 pub(super) struct Turn {
     line: tokio::sync::Mutex<()>,
-    heard: Mutex<Heard>,
+    heard: Mutex<Told>,
 }
 
 /// What the store told those whose turn it was.
 #[derive(Default)]
-struct Heard {
+struct Told {
     /// How often it has told something.
     times: u64,
     last: Option<Answered>,

@@ -40,7 +40,7 @@ use std::time::Duration;
 use super::{
     quota::{EXACT, Quota},
     rule::Rule,
-    window::Windowed,
+    window::WindowRule,
 };
 use crate::{
     error::{Error, Result},
@@ -75,7 +75,7 @@ pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
         ));
     }
     // The state is the estimate times the window.
-    Ok(Box::new(Windowed {
+    Ok(Box::new(WindowRule {
         name: "counter",
         check: &CHECK,
         refund: &REFUND,

@@ -36,7 +36,7 @@
 
 use std::time::Duration;
 
-use super::{quota::Quota, rule::Rule, window::Windowed};
+use super::{quota::Quota, rule::Rule, window::WindowRule};
 use crate::{
     error::{Error, Result},
     script::Script,
@@ -67,7 +67,7 @@ pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
             "a sliding window must have a limit of at most {MAX_LIMIT} units; use a sliding counter"
         )));
     }
-    Ok(Box::new(Windowed {
+    Ok(Box::new(WindowRule {
         name: "log",
         check: &CHECK,
         refund: &REFUND,

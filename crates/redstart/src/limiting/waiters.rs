@@ -10,10 +10,10 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 ///
 /// A line is removed by the last one that leaves it: joining and leaving look at one line, whatever their number.
 #[derive(Debug, Default)]
-pub(super) struct Waiters(Mutex<HashMap<Box<str>, Line, foldhash::fast::RandomState>>);
+pub(super) struct Waiters(Mutex<HashMap<Box<str>, SubjectLine, foldhash::fast::RandomState>>);
 
 #[derive(Debug, Default)]
-struct Line {
+struct SubjectLine {
     head: Arc<AsyncMutex<()>>,
     waiting: usize,
 }
@@ -23,7 +23,7 @@ impl Waiters {
     pub(super) fn join<'a>(&'a self, subject: &'a str) -> InLine<'a> {
         let mut lines = self.0.lock();
         if !lines.contains_key(subject) {
-            lines.insert(subject.into(), Line::default());
+            lines.insert(subject.into(), SubjectLine::default());
         }
         let line = lines.get_mut(subject).expect("inserted above");
         line.waiting += 1;

@@ -7,7 +7,7 @@ use crate::script::Script;
 
 /// A limit of a number of units per window.
 #[derive(Debug)]
-pub(super) struct Windowed {
+pub(super) struct WindowRule {
     /// The rule's name in the script that asks several.
     pub(super) name: &'static str,
     pub(super) check: &'static Script,
@@ -22,14 +22,14 @@ pub(super) struct Windowed {
     pub(super) needs_id: bool,
 }
 
-impl Windowed {
+impl WindowRule {
     fn ticks(&self, ticks: u64) -> Duration {
         let nanos = u64::try_from(self.tick.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(ticks.saturating_mul(nanos))
     }
 }
 
-impl Rule for Windowed {
+impl Rule for WindowRule {
     fn capacity(&self) -> u64 {
         self.limit
     }

@@ -3,7 +3,7 @@
 //! What is passed from one part to the next:
 //!
 //! ```text
-//! Breaker ── try_admit ──> Admission ── succeeded / failed ──> Verdict
+//! Breaker ── try_admit ──> Admission ── succeeded / failed ──> CallOutcome
 //!    │                        │                                   │ closed: pending, sent by `report`
 //!    │ Policy                 │ half-open: a probe, a lease        │ probe: sent at once
 //!    v                        v                                   v

@@ -11,7 +11,7 @@
 //!                    ▲
 //!                   Hub            who listens to what, and on which line; one for each runtime
 //!                    ▲
-//!                   Line           one connection: subscribes for all, hears, is re-established
+//!                SharedLine        one connection: subscribes for all, hears, is re-established
 //! ```
 //!
 //! A line lives in the runtime of its subscribers, so that it runs whenever they do. It is given up if its server says

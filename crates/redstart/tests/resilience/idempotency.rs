@@ -544,7 +544,7 @@ async fn a_record_without_a_ttl_is_not_over() -> anyhow::Result<()> {
     let keys = Idempotency::new(&store, "kept", "pay")?;
     for has_result in [false, true] {
         if has_result {
-            keys.run("a", b"5", Work::default().pay()).await?;
+            let _ = keys.run("a", b"5", Work::default().pay()).await?;
         } else {
             assert_eq!(run("first").begin().await?, ["started"]);
         }

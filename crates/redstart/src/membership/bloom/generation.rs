@@ -90,7 +90,7 @@ impl Named {
 
 /// What the partitions of a generation answered, by the index of the element.
 #[derive(Debug)]
-pub(super) struct Visit {
+pub(super) struct Reading {
     /// How the root named this generation, after its partitions were read; of several times, the least.
     pub(super) named: Named,
     pub(super) answers: Vec<(usize, bool)>,
@@ -332,7 +332,7 @@ impl Generation {
         verb: Verb,
         elements: &[&[u8]],
         indices: &[usize],
-    ) -> Result<Visit> {
+    ) -> Result<Reading> {
         let mut groups: Vec<Vec<usize>> = vec![Vec::new(); self.partitions.len()];
         for index in indices {
             groups[self.config.partition(elements[*index])].push(*index);
@@ -344,7 +344,7 @@ impl Generation {
         }
         // Chunks are taken from the end.
         open.reverse();
-        let mut visit = Visit {
+        let mut visit = Reading {
             named: Named::Current,
             answers: Vec::new(),
             building: Vec::new(),

@@ -10,7 +10,7 @@ use redis::{Pipeline, Value};
 use super::{
     BloomMode,
     config::{CONFIG_BYTES, HEADER_BYTES, MAX_LAYERS},
-    generation::{Generation, Named, ROUND_BITS, Visit},
+    generation::{Generation, Named, ROUND_BITS, Reading},
 };
 use crate::{
     error::{Error, Result},
@@ -62,7 +62,7 @@ impl Generation {
         root: &Entity,
         elements: &[&[u8]],
         open: &mut Vec<(usize, Vec<usize>)>,
-        visit: &mut Visit,
+        visit: &mut Reading,
     ) -> Result<()> {
         if self.config.mode == BloomMode::Native {
             return Ok(());

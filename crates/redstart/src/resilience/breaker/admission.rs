@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Inner, policy::Verdict};
+use super::{Inner, policy::CallOutcome};
 
 /// The answer to [`Breaker::try_admit`](super::Breaker::try_admit).
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Admission {
         let inner = self.inner.clone();
         let now = inner.clock.now();
         let slow_after = inner.policy.slow_after;
-        let verdict = Verdict {
+        let verdict = CallOutcome {
             failed,
             slow: slow_after
                 .is_some_and(|after| now.saturating_duration_since(self.started) >= after),

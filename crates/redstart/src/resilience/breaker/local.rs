@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     CircuitState,
-    policy::{CallWindow, Policy, Verdict},
+    policy::{CallOutcome, CallWindow, Policy},
 };
 
 /// How many verdicts are remembered for a window of time.
@@ -23,7 +23,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) phase: Phase,
-    seen: VecDeque<(Instant, Verdict)>,
+    seen: VecDeque<(Instant, CallOutcome)>,
     /// Results of an earlier state are dropped.
     pub(super) generation: u64,
 }
@@ -76,7 +76,7 @@ impl Local {
     }
 
     /// Feeds the window while closed, and opens if that is too much. Whether it opened.
-    pub(super) fn record(&mut self, policy: &Policy, verdict: Verdict, now: Instant) -> bool {
+    pub(super) fn record(&mut self, policy: &Policy, verdict: CallOutcome, now: Instant) -> bool {
         if !matches!(self.phase, Phase::Closed) {
             return false;
         }
@@ -85,7 +85,7 @@ impl Local {
     }
 
     /// Feeds the window and decides nothing.
-    pub(super) fn watch(&mut self, policy: &Policy, verdict: Verdict, now: Instant) {
+    pub(super) fn watch(&mut self, policy: &Policy, verdict: CallOutcome, now: Instant) {
         self.seen.push_back((now, verdict));
         self.forget_old(policy, now);
     }
@@ -114,7 +114,7 @@ impl Local {
     pub(super) fn judge(&mut self, policy: &Policy, now: Instant) -> bool {
         self.forget_old(policy, now);
         let total = self.seen.len() as u64;
-        let share = |of: fn(&Verdict) -> bool| {
+        let share = |of: fn(&CallOutcome) -> bool| {
             self.seen.iter().filter(|(_, verdict)| of(verdict)).count() as u64 * 1_000_000
         };
         let bad = policy.failures > 0 && share(|o| o.failed) >= policy.failures * total
@@ -171,7 +171,7 @@ mod tests {
     fn it_opens_probes_and_closes_without_the_store() {
         let (policy, start) = (policy(), Instant::now());
         let mut local = Local::new();
-        let failed = Verdict {
+        let failed = CallOutcome {
             failed: true,
             slow: false,
         };

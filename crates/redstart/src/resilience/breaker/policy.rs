@@ -13,12 +13,12 @@ pub enum CallWindow {
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct CallOutcome {
     pub(super) failed: bool,
     pub(super) slow: bool,
 }
 
-impl Verdict {
+impl CallOutcome {
     pub(super) fn letter(self) -> char {
         match (self.failed, self.slow) {
             (false, false) => 'o',

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Inner, REPORT_COUNT, REPORT_TIME,
-    policy::{CallWindow, Verdict},
+    policy::{CallOutcome, CallWindow},
 };
 use crate::{duration::micros, error::Result, observe};
 
@@ -14,11 +14,11 @@ const MAX_PENDING: usize = 10_000;
 const MAX_OUTCOMES: usize = 250;
 
 /// What was seen and not reported: the generation of the call, and how it ended.
-pub(super) type Pending = Vec<(u64, Verdict)>;
+pub(super) type Pending = Vec<(u64, CallOutcome)>;
 
 impl Inner {
     /// Notes how a call ended, and has it reported: soon, if that may open the circuit.
-    pub(super) fn record(&self, generation: u64, verdict: Verdict, now: Instant) {
+    pub(super) fn record(&self, generation: u64, verdict: CallOutcome, now: Instant) {
         let view = *self.view.lock();
         if view.generation != generation {
             return;
@@ -45,7 +45,7 @@ impl Inner {
         let _one = self.reporting.lock().await;
         let pending = std::mem::take(&mut *self.pending.lock());
         let generation = self.view.lock().generation;
-        let verdicts: Vec<Verdict> = pending
+        let verdicts: Vec<CallOutcome> = pending
             .into_iter()
             .filter(|(of, _)| *of == generation)
             .map(|(_, verdict)| verdict)
@@ -64,7 +64,8 @@ impl Inner {
                 Ok(())
             }
             CallWindow::Time(_) => {
-                let count = |of: fn(&Verdict) -> bool| verdicts.iter().filter(|v| of(v)).count();
+                let count =
+                    |of: fn(&CallOutcome) -> bool| verdicts.iter().filter(|v| of(v)).count();
                 let (failed, slow) = (count(|v| v.failed), count(|v| v.slow));
                 self.send(generation, format!("{} {failed} {slow}", verdicts.len()))
                     .await

@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     line::{Sent, Task},
     mailbox::{Effect, Mailbox},
-    topic::{Kind, Name, Wanted},
+    topic::{ChannelKind, Name, Wanted},
     tracking::Tracking,
 };
 use crate::{
@@ -76,7 +76,7 @@ impl Hubs {
                 let mut topics = state
                     .lines
                     .iter()
-                    .filter_map(|line| line.channels[Kind::Sharded as usize].get(channel));
+                    .filter_map(|line| line.channels[ChannelKind::Sharded as usize].get(channel));
                 topics.next().map_or(0, |topic| topic.listeners.len())
             })
             .sum()
@@ -113,7 +113,7 @@ pub(super) struct Hub {
 
 #[derive(Default)]
 struct State {
-    lines: Vec<Line>,
+    lines: Vec<SharedLine>,
     subscribers: BTreeMap<u64, Subscriber>,
     /// Those of the subscribers that listen to changes of keys.
     trackers: BTreeMap<u64, Subscriber>,
@@ -129,20 +129,20 @@ struct Subscriber {
 }
 
 /// One connection as its subscribers see it; [`Task`] is the other side.
-struct Line {
+struct SharedLine {
     id: u64,
     /// `None` for the embedded engine.
     dial: Option<Arc<Dial>>,
     /// Tells the task that there is something to do.
     wake: Arc<Notify>,
     connected: bool,
-    channels: [BTreeMap<Name, Topic>; 3],
+    channels: [BTreeMap<Name, LineChannel>; 3],
     /// Channels whose subscription may have to begin or end.
-    dirty: Vec<(Kind, Name)>,
+    dirty: Vec<(ChannelKind, Name)>,
     /// Channels that now belong to another line.
-    moved_away: Vec<(Kind, Name, Option<u16>)>,
+    moved_away: Vec<(ChannelKind, Name, Option<u16>)>,
     /// Channels that were refused, and when they are asked for again.
-    refused: Vec<(Kind, Name)>,
+    refused: Vec<(ChannelKind, Name)>,
     retry_at: Option<Instant>,
     /// How often that was in vain, since the last confirmation.
     retries: u32,
@@ -160,10 +160,10 @@ struct Line {
     tracking_dirty: bool,
 }
 
-struct Topic {
+struct LineChannel {
     listeners: BTreeMap<u64, Arc<Mailbox>>,
     slot: Option<u16>,
-    state: TopicState,
+    state: LineChannelState,
     /// Refused together with others, so the next command has no others.
     alone: bool,
     /// The last refusal, until the subscription is confirmed.
@@ -171,7 +171,7 @@ struct Topic {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TopicState {
+enum LineChannelState {
     Idle,
     /// The subscription was sent and is not confirmed.
     Asked,
@@ -222,8 +222,8 @@ impl After {
     }
 }
 
-impl Line {
-    fn channels(&mut self, kind: Kind) -> &mut BTreeMap<Name, Topic> {
+impl SharedLine {
+    fn channels(&mut self, kind: ChannelKind) -> &mut BTreeMap<Name, LineChannel> {
         &mut self.channels[kind as usize]
     }
 
@@ -243,16 +243,16 @@ impl Line {
     }
 
     /// Its channel is refused, and asked for again after a pause.
-    fn refuse(&mut self, kind: Kind, name: &Name, pause: Duration, after: &mut After) {
+    fn refuse(&mut self, kind: ChannelKind, name: &Name, pause: Duration, after: &mut After) {
         let Some(topic) = self.channels[kind as usize].get_mut(name) else {
             return;
         };
-        if topic.state == TopicState::Active {
+        if topic.state == LineChannelState::Active {
             for mailbox in topic.listeners.values() {
                 after.add(mailbox.down());
             }
         }
-        topic.state = TopicState::Refused;
+        topic.state = LineChannelState::Refused;
         self.refused.push((kind, name.clone()));
         self.retry_in(pause);
     }
@@ -280,7 +280,7 @@ impl Line {
 }
 
 impl State {
-    fn line_mut(&mut self, id: u64) -> Option<&mut Line> {
+    fn line_mut(&mut self, id: u64) -> Option<&mut SharedLine> {
         self.lines.iter_mut().find(|line| line.id == id)
     }
 }
@@ -351,10 +351,10 @@ impl Hub {
                 }
             };
             let line = &mut state.lines[at];
-            let made = || Topic {
+            let made = || LineChannel {
                 listeners: BTreeMap::new(),
                 slot: *slot,
-                state: TopicState::Idle,
+                state: LineChannelState::Idle,
                 alone: false,
                 refusal: None,
             };
@@ -364,8 +364,8 @@ impl Hub {
                 .or_insert_with(made);
             topic.listeners.insert(id, mailbox.clone());
             match topic.state {
-                TopicState::Active => active += 1,
-                TopicState::Idle => {
+                LineChannelState::Active => active += 1,
+                LineChannelState::Idle => {
                     line.dirty.push((*kind, name.clone()));
                     line.wake.notify_one();
                 }
@@ -475,7 +475,7 @@ impl Hub {
             let channels = wanted.channels.iter();
             let mut topics = channels
                 .filter_map(|(kind, name, _)| line.channels[*kind as usize].get(name))
-                .filter(|topic| topic.state != TopicState::Active)
+                .filter(|topic| topic.state != LineChannelState::Active)
                 .peekable();
             let tracks = wanted.prefixes.is_some() && line.tracked;
             let is_part = topics.peek().is_some() || tracks;
@@ -505,16 +505,16 @@ impl Hub {
         line.credentials_refused = false;
         line.tracking_refused = None;
         line.dirty.clear();
-        for kind in Kind::ALL {
+        for kind in ChannelKind::ALL {
             let channels = &mut line.channels[kind as usize];
             channels.retain(|_, topic| !topic.listeners.is_empty());
             for (name, topic) in channels {
-                if topic.state == TopicState::Active {
+                if topic.state == LineChannelState::Active {
                     for mailbox in topic.listeners.values() {
                         after.add(mailbox.down());
                     }
                 }
-                topic.state = TopicState::Idle;
+                topic.state = LineChannelState::Idle;
                 line.dirty.push((kind, name.clone()));
             }
         }

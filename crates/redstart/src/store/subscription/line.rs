@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     hub::{Batch, WeakHub},
-    topic::{Kind, Name},
+    topic::{ChannelKind, Name},
 };
 use crate::{
     error::{Error, Result},
@@ -48,8 +48,8 @@ const CREDENTIALS_PAUSE: Duration = Duration::from_secs(1);
 /// A command that the server has not answered.
 pub(super) enum Sent {
     /// Each channel is confirmed, in order; or the whole is refused.
-    Subscribe(Kind, VecDeque<Name>),
-    Unsubscribe(Kind, VecDeque<Name>),
+    Subscribe(ChannelKind, VecDeque<Name>),
+    Unsubscribe(ChannelKind, VecDeque<Name>),
     Tracking,
     /// New credentials.
     Auth,

@@ -8,13 +8,13 @@ use super::Listen;
 
 /// The three kinds of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum ChannelKind {
     Sharded,
     Channel,
     Pattern,
 }
 
-impl Kind {
+impl ChannelKind {
     pub(super) const ALL: [Self; 3] = [Self::Sharded, Self::Channel, Self::Pattern];
 
     /// The command that listens to channels of this kind.
@@ -53,7 +53,7 @@ pub(super) type Name = Box<[u8]>;
 #[derive(Debug)]
 pub(super) struct Wanted {
     /// Channels, and the slot of those that have one.
-    pub(super) channels: BTreeSet<(Kind, Name, Option<u16>)>,
+    pub(super) channels: BTreeSet<(ChannelKind, Name, Option<u16>)>,
     /// Prefixes of keys whose changes are reported. An empty prefix is all keys.
     pub(super) prefixes: Option<BTreeSet<Vec<u8>>>,
 }
@@ -68,10 +68,12 @@ impl Wanted {
             let channel = match topic {
                 Listen::Sharded(channel) => {
                     let name = channel.as_str().as_bytes().into();
-                    (Kind::Sharded, name, Some(channel.slot()))
+                    (ChannelKind::Sharded, name, Some(channel.slot()))
                 }
-                Listen::Channel(name) => (Kind::Channel, name.into_bytes().into(), None),
-                Listen::Pattern(pattern) => (Kind::Pattern, pattern.into_bytes().into(), None),
+                Listen::Channel(name) => (ChannelKind::Channel, name.into_bytes().into(), None),
+                Listen::Pattern(pattern) => {
+                    (ChannelKind::Pattern, pattern.into_bytes().into(), None)
+                }
                 Listen::Changes(prefixes) => {
                     let known = wanted.prefixes.get_or_insert_default();
                     if prefixes.is_empty() {

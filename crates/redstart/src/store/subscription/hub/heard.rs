@@ -8,7 +8,7 @@ use std::{
 use redis::{ErrorKind, PushKind, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
-use super::{After, Line, MOVED_PAUSE, REFUSED_PAUSE, Subscriber, TopicState};
+use super::{After, LineChannelState, MOVED_PAUSE, REFUSED_PAUSE, SharedLine, Subscriber};
 use crate::{
     error::{Error, Result},
     store::{
@@ -16,14 +16,14 @@ use crate::{
         subscription::{
             Event, Message,
             line::Sent,
-            topic::{Kind, Name},
+            topic::{ChannelKind, Name},
         },
     },
 };
 
 /// The server spoke by itself, or confirmed that a subscription begins or ends.
 pub(super) fn pushed(
-    line: &mut Line,
+    line: &mut SharedLine,
     trackers: &BTreeMap<u64, Subscriber>,
     sent: &mut VecDeque<(Sent, Instant)>,
     kind: &PushKind,
@@ -31,16 +31,16 @@ pub(super) fn pushed(
     after: &mut After,
 ) -> Result<()> {
     match kind {
-        PushKind::Message => deliver(line, Kind::Channel, data, after),
-        PushKind::SMessage => deliver(line, Kind::Sharded, data, after),
-        PushKind::PMessage => deliver(line, Kind::Pattern, data, after),
+        PushKind::Message => deliver(line, ChannelKind::Channel, data, after),
+        PushKind::SMessage => deliver(line, ChannelKind::Sharded, data, after),
+        PushKind::PMessage => deliver(line, ChannelKind::Pattern, data, after),
         PushKind::Invalidate => invalidate(line, trackers, data, after),
-        PushKind::Subscribe => return begun(line, Kind::Channel, sent, data, after),
-        PushKind::SSubscribe => return begun(line, Kind::Sharded, sent, data, after),
-        PushKind::PSubscribe => return begun(line, Kind::Pattern, sent, data, after),
-        PushKind::Unsubscribe => ended(line, Kind::Channel, sent, data, after),
-        PushKind::SUnsubscribe => ended(line, Kind::Sharded, sent, data, after),
-        PushKind::PUnsubscribe => ended(line, Kind::Pattern, sent, data, after),
+        PushKind::Subscribe => return begun(line, ChannelKind::Channel, sent, data, after),
+        PushKind::SSubscribe => return begun(line, ChannelKind::Sharded, sent, data, after),
+        PushKind::PSubscribe => return begun(line, ChannelKind::Pattern, sent, data, after),
+        PushKind::Unsubscribe => ended(line, ChannelKind::Channel, sent, data, after),
+        PushKind::SUnsubscribe => ended(line, ChannelKind::Sharded, sent, data, after),
+        PushKind::PUnsubscribe => ended(line, ChannelKind::Pattern, sent, data, after),
         _ => {}
     }
     Ok(())
@@ -54,7 +54,7 @@ fn bytes(value: Option<Value>) -> Option<Vec<u8>> {
     }
 }
 
-fn deliver(line: &Line, kind: Kind, data: Vec<Value>, after: &mut After) {
+fn deliver(line: &SharedLine, kind: ChannelKind, data: Vec<Value>, after: &mut After) {
     let mut data = data.into_iter();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let Some(name) = bytes(data.next()) else {
@@ -64,13 +64,13 @@ fn deliver(line: &Line, kind: Kind, data: Vec<Value>, after: &mut After) {
         // The last listener has gone.
         return;
     };
-    if topic.state != TopicState::Active {
+    if topic.state != LineChannelState::Active {
         // The message is of a subscription that is ending. Whoever listens now waits for the next one, and would take
         // this for its beginning.
         return;
     }
     let (channel, pattern) = match kind {
-        Kind::Pattern => match bytes(data.next()) {
+        ChannelKind::Pattern => match bytes(data.next()) {
             Some(channel) => (text(&channel), Some(text(&name))),
             None => return,
         },
@@ -91,7 +91,7 @@ fn deliver(line: &Line, kind: Kind, data: Vec<Value>, after: &mut After) {
 }
 
 fn invalidate(
-    line: &Line,
+    line: &SharedLine,
     trackers: &BTreeMap<u64, Subscriber>,
     data: Vec<Value>,
     after: &mut After,
@@ -121,8 +121,8 @@ fn invalidate(
 
 /// A subscription is confirmed.
 fn begun(
-    line: &mut Line,
-    kind: Kind,
+    line: &mut SharedLine,
+    kind: ChannelKind,
     sent: &mut VecDeque<(Sent, Instant)>,
     data: Vec<Value>,
     after: &mut After,
@@ -144,9 +144,9 @@ fn begun(
     line.confirmed();
     let name: Name = name.into();
     if let Some(topic) = line.channels[kind as usize].get_mut(&name)
-        && topic.state == TopicState::Asked
+        && topic.state == LineChannelState::Asked
     {
-        topic.state = TopicState::Active;
+        topic.state = LineChannelState::Active;
         topic.alone = false;
         topic.refusal = None;
         for mailbox in topic.listeners.values() {
@@ -161,8 +161,8 @@ fn begun(
 
 /// A subscription has ended: because that was asked for, or because the slot moved away.
 fn ended(
-    line: &mut Line,
-    kind: Kind,
+    line: &mut SharedLine,
+    kind: ChannelKind,
     sent: &mut VecDeque<(Sent, Instant)>,
     data: Vec<Value>,
     after: &mut After,
@@ -179,7 +179,7 @@ fn ended(
             if names.is_empty() {
                 sent.pop_front();
                 let slot = crate::key::slot(&name);
-                if kind == Kind::Sharded && !line.answered_early.contains(&slot) {
+                if kind == ChannelKind::Sharded && !line.answered_early.contains(&slot) {
                     line.answered_early.push(slot);
                 }
             }
@@ -191,8 +191,8 @@ fn ended(
         return;
     };
     if asked_for {
-        if topic.state == TopicState::Ending {
-            topic.state = TopicState::Idle;
+        if topic.state == LineChannelState::Ending {
+            topic.state = LineChannelState::Idle;
             line.dirty.push((kind, name));
         }
     } else {
@@ -203,7 +203,7 @@ fn ended(
 
 /// The server answered a command.
 pub(super) fn answered(
-    line: &mut Line,
+    line: &mut SharedLine,
     sent: &mut VecDeque<(Sent, Instant)>,
     reply: Value,
     after: &mut After,
@@ -250,7 +250,11 @@ pub(super) fn answered(
 
 /// Whether this is the answer to the end of a subscription that was taken for answered: the server ends subscriptions of
 /// a slot by itself when it gives the slot away, and then redirects the command that was on its way.
-fn is_late(line: &mut Line, next: Option<&(Sent, Instant)>, error: Option<&RedisError>) -> bool {
+fn is_late(
+    line: &mut SharedLine,
+    next: Option<&(Sent, Instant)>,
+    error: Option<&RedisError>,
+) -> bool {
     let moved = error
         .filter(|error| error.kind() == ErrorKind::Server(ServerErrorKind::Moved))
         .and_then(RedisError::redirect_node)
@@ -266,7 +270,7 @@ fn is_late(line: &mut Line, next: Option<&(Sent, Instant)>, error: Option<&Redis
     };
     let answers_next = match next {
         Some((Sent::Subscribe(kind, names) | Sent::Unsubscribe(kind, names), _)) => {
-            *kind == Kind::Sharded && of_slot(names)
+            *kind == ChannelKind::Sharded && of_slot(names)
         }
         _ => false,
     };
@@ -278,8 +282,8 @@ fn is_late(line: &mut Line, next: Option<&(Sent, Instant)>, error: Option<&Redis
 
 /// The server refused subscriptions.
 fn refused(
-    line: &mut Line,
-    kind: Kind,
+    line: &mut SharedLine,
+    kind: ChannelKind,
     names: &VecDeque<Name>,
     error: RedisError,
     after: &mut After,
@@ -302,23 +306,29 @@ fn refused(
 }
 
 /// The server refused to end subscriptions.
-fn kept(line: &mut Line, kind: Kind, names: &VecDeque<Name>, error: RedisError, after: &mut After) {
+fn kept(
+    line: &mut SharedLine,
+    kind: ChannelKind,
+    names: &VecDeque<Name>,
+    error: RedisError,
+    after: &mut After,
+) {
     let has_moved = error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
     let pause = line.pause(&error);
     for name in names {
         let Some(topic) = line.channels[kind as usize].get_mut(name) else {
             continue;
         };
-        if topic.state != TopicState::Ending {
+        if topic.state != LineChannelState::Ending {
             continue;
         }
         if has_moved {
             // A server that gave the slot away has ended them by itself.
-            topic.state = TopicState::Idle;
+            topic.state = LineChannelState::Idle;
             line.dirty.push((kind, name.clone()));
             continue;
         }
-        topic.state = TopicState::Active;
+        topic.state = LineChannelState::Active;
         for mailbox in topic.listeners.values() {
             after.add(mailbox.up());
         }
@@ -331,7 +341,7 @@ fn kept(line: &mut Line, kind: Kind, names: &VecDeque<Name>, error: RedisError, 
 }
 
 /// Has a refusal written to the log: as a warning the first time, unless it passes by itself.
-fn report(line: &mut Line, error: RedisError, after: &mut After) -> Arc<Error> {
+fn report(line: &mut SharedLine, error: RedisError, after: &mut After) -> Arc<Error> {
     let passes = elsewhere_or_later(&error);
     let is_first = !passes && !std::mem::replace(&mut line.reported, true);
     let place = line.dial.as_ref().map(|dial| dial.place());

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use redis::Cmd;
 use tokio::time::Instant;
 
-use super::{After, Hub, TopicState};
+use super::{After, Hub, LineChannelState};
 use crate::store::subscription::{
     line::Sent,
-    topic::{Kind, Name},
+    topic::{ChannelKind, Name},
     tracking::Step,
 };
 
@@ -48,15 +48,15 @@ impl Hub {
                 continue;
             };
             match (topic.state, topic.listeners.is_empty()) {
-                (TopicState::Idle, false) => {
-                    topic.state = TopicState::Asked;
+                (LineChannelState::Idle, false) => {
+                    topic.state = LineChannelState::Asked;
                     begin.add(kind, name, topic.slot, topic.alone);
                 }
-                (TopicState::Active, true) => {
-                    topic.state = TopicState::Ending;
+                (LineChannelState::Active, true) => {
+                    topic.state = LineChannelState::Ending;
                     end.add(kind, name, topic.slot, false);
                 }
-                (TopicState::Idle | TopicState::Refused, true) => {
+                (LineChannelState::Idle | LineChannelState::Refused, true) => {
                     line.channels(kind).remove(&name);
                 }
                 _ => {}
@@ -110,17 +110,17 @@ impl Hub {
 
 /// Names that go into commands.
 #[derive(Default)]
-struct Names(Vec<(Kind, Option<u16>, bool, Name)>);
+struct Names(Vec<(ChannelKind, Option<u16>, bool, Name)>);
 
 impl Names {
-    fn add(&mut self, kind: Kind, name: Name, slot: Option<u16>, alone: bool) {
+    fn add(&mut self, kind: ChannelKind, name: Name, slot: Option<u16>, alone: bool) {
         self.0.push((kind, slot, alone, name));
     }
 
-    fn into_commands(mut self, batch: Batch, mut command: impl FnMut(Kind, VecDeque<Name>)) {
+    fn into_commands(mut self, batch: Batch, mut command: impl FnMut(ChannelKind, VecDeque<Name>)) {
         self.0.sort_unstable();
-        let together = |a: &(Kind, Option<u16>, bool, Name),
-                        b: &(Kind, Option<u16>, bool, Name)| {
+        let together = |a: &(ChannelKind, Option<u16>, bool, Name),
+                        b: &(ChannelKind, Option<u16>, bool, Name)| {
             a.0 == b.0 && (!batch.by_slot || a.1 == b.1) && !a.2 && !b.2
         };
         for group in self.0.chunk_by(together) {

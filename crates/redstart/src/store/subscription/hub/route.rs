@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::{runtime::Handle, sync::Notify};
 
-use super::{After, Hub, Line, State, TopicState};
+use super::{After, Hub, LineChannelState, SharedLine, State};
 use crate::store::{
     backend::Backend,
-    subscription::{line::Task, topic::Kind, tracking::Tracking},
+    subscription::{line::Task, topic::ChannelKind, tracking::Tracking},
     transport::Dial,
 };
 
@@ -34,7 +34,7 @@ impl Hub {
             dial.clone(),
             wake.clone(),
         ));
-        state.lines.push(Line {
+        state.lines.push(SharedLine {
             id,
             dial,
             wake,
@@ -135,9 +135,9 @@ impl Hub {
                     continue;
                 };
                 match topic.state {
-                    TopicState::Refused => topic.state = TopicState::Idle,
+                    LineChannelState::Refused => topic.state = LineChannelState::Idle,
                     // Its end was refused.
-                    TopicState::Active if topic.listeners.is_empty() => {}
+                    LineChannelState::Active if topic.listeners.is_empty() => {}
                     _ => continue,
                 }
                 line.dirty.push((kind, name));
@@ -164,7 +164,7 @@ impl Hub {
             .any(|node| line.leads_to(Some(node.dial())));
         let stays = line.connected && is_master;
         let mut moves = Vec::new();
-        for kind in Kind::ALL {
+        for kind in ChannelKind::ALL {
             for (name, topic) in &line.channels[kind as usize] {
                 let to = match topic.slot {
                     Some(slot) => cluster.owner(slot).map(|node| node.dial().clone()),
@@ -183,15 +183,19 @@ impl Hub {
             let Some(mut topic) = line.channels(kind).remove(&name) else {
                 continue;
             };
-            if topic.state == TopicState::Active {
+            if topic.state == LineChannelState::Active {
                 for mailbox in topic.listeners.values() {
                     after.add(mailbox.down());
                 }
             }
-            if matches!(topic.state, TopicState::Active | TopicState::Asked) && line.connected {
+            if matches!(
+                topic.state,
+                LineChannelState::Active | LineChannelState::Asked
+            ) && line.connected
+            {
                 line.moved_away.push((kind, name.clone(), topic.slot));
             }
-            topic.state = TopicState::Idle;
+            topic.state = LineChannelState::Idle;
             let at = self.line(state, Some(to), &mut after);
             let line = &mut state.lines[at];
             line.dirty.push((kind, name.clone()));
