@@ -338,7 +338,9 @@ async fn an_item_dropped_while_another_is_put_back_comes_back_too() -> Result<()
 async fn a_consumer_whose_lease_may_have_ended_renews_it_before_it_takes() -> Result<()> {
     let store = Store::connect("memory://?cluster_strict=1").await?;
     let lease = Duration::from_secs(30);
-    let list = ReliableList::builder(&store, "shop", "orders").lease(lease).build()?;
+    let list = ReliableList::builder(&store, "shop", "orders")
+        .lease(lease)
+        .build()?;
     let mut first = list.consumer().await?;
     list.push("1").await?;
     store.advance(2 * lease)?;
