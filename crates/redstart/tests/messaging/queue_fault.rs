@@ -67,7 +67,7 @@ async fn a_unique_job_whose_reply_was_lost_is_added_once_even_if_it_has_run_mean
     Ok(())
 }
 
-/// A root of a thousand and more leaves: of one queue with a step for the parent, steps for leaves, and one to close it.
+/// A root of so many leaves.
 fn large_flow(leaves: u64) -> Result<Flow> {
     let mut root = Flow::new(&Task { n: u64::MAX })?;
     for n in 0..leaves {
@@ -81,7 +81,8 @@ fn large_flow(leaves: u64) -> Result<Flow> {
 async fn a_flow_is_added_once_whichever_reply_is_lost() -> Result<()> {
     let store = Store::connect("memory://").await?;
     let faults = Faults::of(&store)?;
-    for (leaves, requests) in [(3, 1), (2500, 5)] {
+    // Three steps that put them aside, one that completes the flow, and those that hand them out.
+    for (leaves, requests) in [(3, 1), (2500, 30)] {
         for lost in 0..requests {
             let queue = Queue::new(&store, "flow", &format!("q{leaves}-{lost}"))?;
             for _ in 0..lost {
@@ -135,8 +136,13 @@ async fn a_step_of_a_flow_whose_reply_was_lost_adds_nothing_twice_even_if_its_jo
     let needle = 123_454_321;
     proxy.drop_reply_to(&needle.to_string());
     proxy.refuse().await;
-    let mut flow = large_flow(1500)?;
-    flow = flow.child(Flow::new(&task(needle))?);
+    // In two queues, so that leaves run as soon as their step is carried out.
+    let others = Queue::new(&store, "lost", "others")?;
+    let mut flow = Flow::new(&Task { n: u64::MAX })?;
+    for n in (0..1500).chain([needle]) {
+        flow = flow.child(Flow::new(&task(n))?.queue(&others));
+    }
+    let others = logging(&Queue::new(&direct, "lost", "others")?, &log, 16).await?;
     let adding = tokio::spawn({
         let queue = queue.clone();
         async move { queue.add_flow(flow).await }
@@ -154,6 +160,7 @@ async fn a_step_of_a_flow_whose_reply_was_lost_adds_nothing_twice_even_if_its_jo
     assert_eq!(ran.len(), 2 + 1502, "not each ran once");
     assert_eq!(ran.last(), Some(&u64::MAX), "the parent runs last");
     worker.shutdown(LONG).await?;
+    others.shutdown(LONG).await?;
     Ok(())
 }
 

@@ -342,30 +342,102 @@ matrix! {
 
 matrix! {
     processes:
-    async fn a_flow_that_is_cut_off_while_it_is_added_becomes_dead_letters(backend: &Backend) -> Result<()> {
+    async fn a_large_flow_that_is_cut_off_anywhere_is_added_whole_or_not_at_all(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let (parents, leaves) = (300, 900);
+        let (mut whole, mut nothing) = (0, 0);
+        // It goes on only when it is polled, so it can be dropped between any two steps.
+        for polls in 0.. {
+            let name = format!("cut{polls}");
+            let queue = Queue::new(&store, backend.namespace(), &name)?;
+            let look = queue.inspect();
+            let mut root = Flow::new(&Sum)?.policy(JobPolicy::new().keep(KEEP));
+            let id = root.id();
+            for _ in 1..parents {
+                root = root.child(Flow::new(&Sum)?.children((1..4).map(|n| Flow::new(&Square(n))).collect::<redstart::Result<Vec<_>>>()?));
+            }
+            let mut adding_flow = Box::pin(queue.add_flow(root));
+            let mut added = false;
+            for _ in 0..polls {
+                if std::future::poll_fn(|cx| Poll::Ready(adding_flow.as_mut().poll(cx))).await.is_ready() {
+                    added = true;
+                    break;
+                }
+                tokio::time::sleep(Duration::from_micros(200)).await;
+            }
+            drop(adding_flow);
+            // What was sent is carried out.
+            store.settle().await;
+            let part = |part: &str| format!("{}:queue:{{{name}}}:{part}", backend.namespace());
+            let is_complete: u64 = store.query(redis::cmd("EXISTS").arg(part("flows"))).await?;
+            if is_complete == 0 && !added {
+                let counts = look.counts().await?;
+                if counts.unfinished() > 0 {
+                    // The last of it has just been handed out.
+                    added = true;
+                } else {
+                    assert_eq!(counts.dead, 0);
+                    let keys = store.scan(&part("*")).await?;
+                    ensure!(keys.iter().all(|key| key.contains(":staged:")), "{keys:?}");
+                    for key in keys {
+                        let ttl: i64 = store.query(redis::cmd("PTTL").arg(key)).await?;
+                        ensure!(ttl != -1, "it stays for ever");
+                    }
+                    nothing += 1;
+                }
+            }
+            if is_complete == 1 || added {
+                whole += 1;
+                if is_complete == 1 {
+                    // Nobody has handed out anything of it for a while.
+                    store.query::<()>(redis::cmd("ZADD").arg(part("flows")).arg("XX").arg(1).arg(&id_bytes(id)?[..])).await?;
+                }
+                let seen = Seen::default();
+                let worker = adding(&queue, &seen).await?;
+                let expected = (parents - 1) * (1 + 4 + 9);
+                ensure!(eventually(LONG, async || queue.job(id).await.is_ok_and(|job| job.is_some())).await, "it is not handed out");
+                assert_eq!(queue.handle::<Sum>(id).result_within(LONG * 2).await?, Outcome::Done(expected));
+                empty(&queue).await?;
+                assert_eq!((look.counts().await?.dead, seen.lock().unwrap().len() as u64), (0, parents));
+                worker.shutdown(LONG).await?;
+                let left: u64 = store.query(redis::cmd("EXISTS").arg(part("flows")).arg(part(&format!("staged:{id}"))).arg(part("jobs"))).await?;
+                assert_eq!(left, 0);
+            }
+            if added && is_complete == 0 && whole > 2 {
+                break;
+            }
+            ensure!(polls < 2000, "{leaves} leaves are never added");
+        }
+        ensure!(nothing > 1 && whole > 2, "cut {nothing} times before it was complete, {whole} times after that");
+        Ok(())
+    }
+
+    async fn a_flow_in_two_queues_that_is_cut_off_while_it_is_added_becomes_dead_letters(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         // Parents are added first, a thousand jobs at a time.
         for (name, parents, leaves_are_there) in [("parents", 1501, false), ("leaves", 801, true)] {
             let queue = Queue::builder(&store, backend.namespace(), name).keep_done(100_000, KEEP).build()?;
-            let look = queue.inspect();
+            let others = Queue::builder(&store, backend.namespace(), &format!("{name}-leaves")).keep_done(100_000, KEEP).build()?;
+            let (look, look_at_leaves) = (queue.inspect(), others.inspect());
             let mut root = Flow::new(&Sum)?;
             let id = root.id();
             for _ in 1..parents {
-                root = root.child(Flow::new(&Sum)?.child(Flow::new(&Square(1))?).child(Flow::new(&Square(2))?));
+                let leaf = |n| anyhow::Ok(Flow::new(&Square(n))?.queue(&others));
+                root = root.child(Flow::new(&Sum)?.child(leaf(1)?).child(leaf(2)?));
             }
             // It goes on only when it is polled, so it can be dropped after a step that is known.
             let mut adding_flow = Box::pin(queue.add_flow(root));
-            let there = loop {
+            let (waiting, ready) = loop {
                 let added = std::future::poll_fn(|cx| Poll::Ready(adding_flow.as_mut().poll(cx))).await;
                 ensure!(added.is_pending(), "it was added whole");
-                let counts = look.counts().await?;
-                if counts.waiting > 0 && (counts.ready > 0 || !leaves_are_there) {
-                    break counts;
+                let (waiting, ready) = (look.counts().await?.waiting, look_at_leaves.counts().await?.ready);
+                if waiting > 0 && (ready > 0 || !leaves_are_there) {
+                    break (waiting, ready);
                 }
             };
             drop(adding_flow);
-            assert_eq!((there.waiting, there.ready > 0), (parents.min(1000), leaves_are_there), "{there:?}");
-            assert!(there.ready < 2 * (parents - 1), "{there:?}");
+            assert_eq!((waiting, ready > 0), (parents.min(1000), leaves_are_there));
+            assert!(ready < 2 * (parents - 1), "{ready}");
 
             // Their minute is over.
             let mut late = redis::cmd("EVAL");
@@ -375,12 +447,14 @@ matrix! {
             store.query::<()>(&late).await?;
             let seen = Seen::default();
             let worker = adding(&queue, &seen).await?;
+            let worker_of_leaves = adding(&others, &seen).await?;
+            empty(&others).await?;
             empty(&queue).await?;
             // Each parent is a dead letter, or ran because all of its children were there and over in time.
             let counts = look.counts().await?;
             let ran = seen.lock().unwrap().len() as u64;
-            assert_eq!(counts.dead + ran, there.waiting, "{counts:?}");
-            assert_eq!(counts.done, there.ready + ran, "leaves that are there run: {counts:?}");
+            assert_eq!(counts.dead + ran, waiting, "{counts:?}");
+            assert_eq!((counts.done, look_at_leaves.counts().await?.done), (ran, ready), "leaves that are there run");
             assert!(leaves_are_there || ran == 0, "{ran} parents ran without their children");
             let letters = look.dead_letters();
             let of_root = queue.job(id).await?.context("the root")?;
@@ -395,11 +469,21 @@ matrix! {
             assert_eq!(letters.replay(|_| true).await?, counts.dead);
             empty(&queue).await?;
             assert_eq!(look.counts().await?.dead, 0);
-            assert_eq!(seen.lock().unwrap().len() as u64, there.waiting);
+            assert_eq!(seen.lock().unwrap().len() as u64, waiting);
             worker.shutdown(LONG).await?;
+            worker_of_leaves.shutdown(LONG).await?;
         }
         Ok(())
     }
+}
+
+/// The bytes of an id.
+fn id_bytes(id: JobId) -> Result<Vec<u8>> {
+    let text = id.to_string();
+    let pairs = (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16));
+    Ok(pairs.collect::<std::result::Result<_, _>>()?)
 }
 
 matrix! {
@@ -533,7 +617,10 @@ impl Steps {
 
     /// Adds a parent of one child, open for a minute.
     async fn parent(&self, id: &[u8; 16]) -> Result<()> {
-        let flow = include_str!("../../src/messaging/queue/flow.lua");
+        let flow = concat!(
+            include_str!("../../src/messaging/queue/flow_jobs.lua"),
+            include_str!("../../src/messaging/queue/flow.lua"),
+        );
         // From byte 35 on: id, no attempts, priority 0, no flags, no limits, no extras, kind.
         let record = [&id[..], &[0; 4], &[128, 0], &[0; 9], b"\x04node{}"].concat();
         let added = self
@@ -560,7 +647,7 @@ impl Steps {
     /// What workers do from time to time.
     async fn look(&self) -> Result<()> {
         let schedule = include_str!("../../src/messaging/queue/schedule.lua");
-        self.run(schedule, 24, &[b"w", b"1000", b"0", b"0", b"0"])
+        self.run(schedule, 25, &[b"w", b"1000", b"0", b"0", b"0"])
             .await?;
         Ok(())
     }

@@ -282,8 +282,8 @@ async fn what_was_kept_long_enough_goes_as_fast_as_it_came() -> Result<()> {
     let key = |number: usize| format!("{{k}}:{number}");
     let look = async || {
         let mut eval = redis::cmd("EVAL");
-        eval.arg(SCRIPT).arg(24);
-        for number in 1..=24 {
+        eval.arg(SCRIPT).arg(25);
+        for number in 1..=25 {
             eval.arg(key(number));
         }
         for argument in ["wake", "0", "0", "-1", "0", "w", "1000", "1000", "0", "0"] {

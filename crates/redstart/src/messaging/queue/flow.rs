@@ -6,11 +6,11 @@ use super::{
     Job, JobId, JobPolicy, Queue,
     raw::check_job,
     record::{Body, Child, Options, Record},
-    script::{FLOW, FLOW_CLOSE},
+    script::{FLOW, FLOW_CLOSE, FLOW_COMPLETE, FLOW_PUBLISH, FLOW_STAGE},
 };
 use crate::{
     codec::{Codec, Json},
-    duration::micros,
+    duration::{micros, millis},
     error::{Error, Result},
     observe,
 };
@@ -21,8 +21,11 @@ use tokio::time::Instant;
 /// Jobs and bytes that one script adds.
 const CHUNK_JOBS: usize = 1000;
 const CHUNK_BYTES: usize = 512 * 1024;
-/// How long a flow may take to be added in steps. After that, what is there of it is buried.
+/// How long a flow may take to be added in steps. After that, what is there of it is forgotten, or buried if it is in several
+/// queues.
 const OPEN: Duration = Duration::from_secs(60);
+/// For how long workers leave a large flow to whoever hands it out.
+const ALONE: Duration = Duration::from_secs(5);
 const MAX_DEPTH: usize = 64;
 /// What became of each of so many children is kept for their parent.
 const MAX_CHILDREN: usize = 10_000;
@@ -412,11 +415,14 @@ struct Node {
 impl Queue {
     /// Adds a flow: its leaves are ready at once, and each other job when its children are over.
     ///
-    /// Up to a thousand jobs are added in one step. A larger flow is added in several, parents first; if this is cut off
-    /// half-way, the parents that are there become dead letters after a minute, and leaves that are there run. Such a
-    /// parent, if it is replayed, does not wait for its children.
+    /// It is added whole or not at all, whatever its size. Up to a thousand jobs are added in one step. More are sent in
+    /// several and lie where nobody takes them, for a minute at most, until the last is there; then they are handed out,
+    /// parents before their children. If this is cut off, either nothing of the flow remains, or a worker hands out the rest
+    /// of it some seconds later.
     ///
-    /// A flow whose jobs are in [several queues](Flow::queue) is added in the same way. What becomes of a child is kept in
+    /// A flow whose jobs are in [several queues](Flow::queue) is added in several steps, parents first. If that is cut off
+    /// half-way, the parents that are there become dead letters after a minute, and leaves that are there run. Such a
+    /// parent, if it is replayed, does not wait for its children. What becomes of a child is kept in
     /// its queue until a worker of that queue has told the parent's: however often that is tried, it counts once. It is
     /// tried again after 5 to 30 seconds while the parent's queue cannot be reached, which holds up no other queue.
     ///
@@ -424,13 +430,13 @@ impl Queue {
     ///
     /// [`is_config`](Error::is_config) for an invalid option, a queue of another store, more than 64 levels, more than
     /// 10,000 children of one job whose results are kept, or a payload over the limit, with nothing sent;
-    /// [`is_timeout`](Error::is_timeout) if a step took so long that parents became dead letters; otherwise those of the
-    /// store. A step whose reply was lost is sent again automatically, and is added once even if its jobs have run in the
+    /// [`is_timeout`](Error::is_timeout) if a step took so long that what was there was forgotten or, of a flow in several
+    /// queues, parents became dead letters; otherwise those of the store. A step whose reply was lost is sent again automatically, and is added once even if its jobs have run in the
     /// meantime.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped early, the flow may have been added whole or, if it is large, in part, as above.
+    /// If the future is dropped early, the flow may have been added or, if it is in several queues, a part of it, as above.
     pub async fn add_flow(&self, flow: Flow) -> Result<FlowAdded> {
         observe::operation("queue.flow", self.namespace(), async {
             let root = flow.id;
@@ -443,7 +449,10 @@ impl Queue {
                     false => Ok(FlowAdded::Full),
                 };
             }
-            add_in_steps(nodes).await?;
+            match all_here {
+                true => self.add_staged(root, &nodes).await?,
+                false => add_in_steps(nodes).await?,
+            }
             Ok(FlowAdded::Added(root))
         })
         .await
@@ -468,6 +477,68 @@ impl Queue {
         }
         let added: u8 = call.idempotent().run(self.store()).await?;
         Ok(added == 1)
+    }
+
+    /// Adds a flow that is too large for one script: nobody finds a part of it before all of it is there.
+    async fn add_staged(&self, flow: JobId, nodes: &[Node]) -> Result<()> {
+        if self.0.capacity > 0 {
+            return Err(too_large_for_a_capacity());
+        }
+        let staged = format!("staged:{flow}");
+        let mut rest = nodes;
+        while !rest.is_empty() {
+            let (chunk, after) = rest.split_at(fitting(rest));
+            let mut call = FLOW_STAGE
+                .on(self.entity())
+                .part(&staged)
+                .arg(millis(OPEN))
+                .arg(nodes.len() - rest.len());
+            for node in chunk {
+                let children = format!("{}:", node.children);
+                call = call.arg([children.as_bytes(), &node.bytes[..]].concat());
+            }
+            let _: u8 = call.idempotent().run(self.store()).await?;
+            rest = after;
+        }
+        let complete: u8 = FLOW_COMPLETE
+            .on(self.entity())
+            .part(&staged)
+            .part("flows")
+            .part(&format!("flow:{flow}"))
+            .arg(&self.0.channel)
+            .arg(&flow.0[..])
+            .arg(nodes.len())
+            .arg(self.mark_millis())
+            .arg(micros(ALONE))
+            .idempotent()
+            .run(self.store())
+            .await?;
+        if complete == 0 {
+            return Err(Error::timeout(
+                "the flow took too long to be added; nothing of it is left",
+            ));
+        }
+        loop {
+            match self.hand_out(flow, ALONE).await {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => {
+                    // Workers do the rest.
+                    tracing::debug!(%error, "the jobs of a large flow could not be handed out");
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Hands out some jobs of a large flow that is complete, and lets others do the same after a time; how many are left.
+    pub(super) async fn hand_out(&self, flow: JobId, alone: Duration) -> Result<u64> {
+        self.call(&FLOW_PUBLISH, &[&format!("staged:{flow}"), "flows"])
+            .arg(&flow.0[..])
+            .arg(micros(alone))
+            .idempotent()
+            .run(self.store())
+            .await
     }
 
     /// The jobs of a flow, parents before their children.
@@ -549,14 +620,26 @@ struct Part {
     leaves: Vec<Node>,
 }
 
-/// Adds a flow that is large or in several queues, parents first: a parent must be there before its children can end.
+fn too_large_for_a_capacity() -> Error {
+    Error::config("a queue with a capacity takes flows of up to a thousand jobs, all of them in it")
+}
+
+/// How many of the first jobs one script takes.
+fn fitting(nodes: &[Node]) -> usize {
+    let mut bytes = 0;
+    let fits = nodes.iter().take(CHUNK_JOBS).take_while(|node| {
+        bytes += node.bytes.len();
+        bytes <= CHUNK_BYTES
+    });
+    fits.count().max(1)
+}
+
+/// Adds a flow that is in several queues, parents first: a parent must be there before its children can end.
 async fn add_in_steps(nodes: Vec<Node>) -> Result<()> {
     let mut parts: Vec<Part> = Vec::new();
     for node in nodes {
         if node.queue.0.capacity > 0 {
-            return Err(Error::config(
-                "a queue with a capacity takes flows of up to a thousand jobs, all of them in it",
-            ));
+            return Err(too_large_for_a_capacity());
         }
         let at = parts.iter().position(|part| part.queue.is(&node.queue));
         let at = at.unwrap_or_else(|| {
@@ -582,12 +665,7 @@ async fn add_in_steps(nodes: Vec<Node>) -> Result<()> {
                 keep_open(&parts, OPEN).await?;
                 renewed = Instant::now();
             }
-            let mut bytes = 0;
-            let fits = rest.iter().take(CHUNK_JOBS).take_while(|node| {
-                bytes += node.bytes.len();
-                bytes <= CHUNK_BYTES
-            });
-            let (chunk, after) = rest.split_at(fits.count().max(1));
+            let (chunk, after) = rest.split_at(fitting(rest));
             queue.add_nodes(chunk, OPEN).await?;
             rest = after;
         }

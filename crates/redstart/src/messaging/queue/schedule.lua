@@ -3,12 +3,13 @@
 -- worker's lease, so that it does not find itself.
 --
 -- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 cron  20 crontab  21 parked  22 unique keys that
---       are held for a time, by its end  23 history, by minute  24 tallies of the history
+--       are held for a time, by its end  23 history, by minute  24 tallies of the history  25 flows that are handed out, by when
+--       workers look at them
 -- ARGV  1-5 as in place.lua  6 worker  7 lease in microseconds  8 how long to keep dead letters in milliseconds (0 = for
 --       ever)  9 how many of them to keep (0 = all)  10 how many minutes of history to keep
 -- Returns  {microseconds until something is due (-1 = never), workers whose lease ended, kinds with parked jobs to
---           bury, now in microseconds, {id of a child and what its parent in another queue is to be told, ...}, then id,
---           tick and definition of each cron entry that is due}
+--           bury, now in microseconds, {id of a child and what its parent in another queue is to be told, ...}, flows that
+--           nobody hands out any more, then id, tick and definition of each cron entry that is due}
 local workers, cron, crontab, parked, timed = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local now = now()
 local until_now = format('%.0f', now)
@@ -20,7 +21,8 @@ local function due_before(key, time, most)
   return redis.call('ZRANGE', key, '-inf', time, 'BYSCORE', 'LIMIT', 0, most)
 end
 local messages = {}
-local reply = { -1, due_before(workers, until_now, 16), due_before(parked, until_now, 16), until_now, messages }
+local reply = { -1, due_before(workers, until_now, 16), due_before(parked, until_now, 16), until_now, messages,
+  due_before(KEYS[25], until_now, 4) }
 local ticks = redis.call('ZRANGE', cron, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 32, 'WITHSCORES')
 for i = 1, #ticks, 2 do
   reply[#reply + 1] = ticks[i]
@@ -131,7 +133,7 @@ if #old > 0 then
   redis.call('ZREM', KEYS[23], unpack(old))
 end
 
-for _, key in ipairs({ workers, cron, parked }) do
+for _, key in ipairs({ workers, cron, parked, KEYS[25] }) do
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if first then consider(tonumber(first)) end
 end

@@ -103,6 +103,23 @@ local args = setting(0)
 for i = 1, 100 do args[#args + 1] = job_id(i) end
 return queue(), args
 
+-- [queue.flow_complete] A flow of thousands.
+hfill('staged', '0:')
+zfill('flows', FUTURE, job_id)
+return { 'staged', 'flows', 'mark' }, { 'channel', job_id(1), N, 60000, 5000000 }
+
+-- [queue.flow_publish] at most 2500: leaves of a flow of thousands that have a group each, of which it hands out some.
+hfill('staged', function(i) return '0:' .. job_body(job_id(i), 64, extra('p', job_id(1) .. 'f' .. i) .. extra('g', name(i))) end, function(i) return text(i - 1) end)
+call('HSET', 'staged', '', 0)
+zfill('flows', FUTURE, job_id)
+return queue('staged', 'flows'), setting(job_id(1), 5000000)
+
+-- [queue.flow_stage] at most 1000: 300 jobs of a flow of thousands.
+hfill('staged', '0:')
+local args = { 60000, N }
+for i = 1, 300 do args[#args + 1] = '0:' .. job_body(job_id(i)) end
+return { 'staged' }, args
+
 -- [queue.flow_hear] A parent hears of the last of its children in other queues, which fails it.
 call('HSET', 'jobs', job_id(1), job(job_id(1), 'w', PAST, 64, extra('n', '100')))
 call('HSET', 'details', job_id(1) .. 'w', 1)
@@ -210,7 +227,7 @@ return queue(), setting(job_id(1))
 call('HSET', 'running', '', 1)
 zfill('parents', AWAY + PAST, function(i) return '>' .. job_id(i) end)
 hfill('details', digits(PAST) .. 'd', function(i) return job_id(i) .. 'q' end)
-return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
+return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies', 'flows'),
   setting('me', 1000000, 0, 0, 60)
 
 -- [queue.schedule] at most 3000: everything that can be due is: jobs that were kept long enough, unique keys, open flows, dead letters, minutes.
@@ -228,7 +245,8 @@ zfill('workers', PAST)
 zfill('cron', PAST)
 hfill('crontab', '{}')
 zfill('kinds', PAST)
-return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
+zfill('flows', PAST, job_id)
+return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies', 'flows'),
   setting('me', 1000000, 1000, 100, 60)
 
 -- [queue.reserve] at most 2400: thousands of groups whose first jobs need a place of a kind that has none, and as many kinds as
@@ -285,7 +303,7 @@ call('HSET', 'running', '', 1)
 zfill('parents', 8900000000000000, function(i) return '-' .. job_id(i) end)
 for i = 1, 5000 do call('HSET', 'details', job_id(1) .. 'c' .. i, 'd1', job_id(1) .. 'm' .. i, 'counted') end
 call('HSET', 'details', job_id(1) .. 's', 5000)
-return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
+return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies', 'flows'),
   setting('me', 1000000, 0, 0, 60)
 
 -- [queue.finish] at most 1700: 64 jobs that are kept, with all details that a job can have.

@@ -73,8 +73,10 @@ impl Fetcher {
         let mut pause = Duration::from_millis(10);
         let (mut is_idle, mut is_down) = (false, false);
         while !shared.stop.is_cancelled() {
-            // Before it takes permits: those of slots are others' too.
-            if self.registration.lost.is_cancelled() {
+            // Before it takes permits: those of slots are others' too. What it asked for under a lease that has ended would
+            // renew that, and jobs under its name would wait for another lease.
+            if self.registration.has_ended() {
+                self.registration.lost.cancel();
                 shared.wants_slots(false);
                 is_idle = false;
                 if !self.register_again().await {
@@ -94,7 +96,7 @@ impl Fetcher {
                 () = shared.stop.cancelled() => break,
                 permits = shared.room.permits(at_once(shared.concurrency)) => permits,
             };
-            if self.registration.lost.is_cancelled() {
+            if self.registration.has_ended() {
                 continue;
             }
             shared.wants_slots(!is_down);

@@ -8,7 +8,7 @@ use redis::Value;
 use super::Shared;
 use crate::{
     error::{Error, Result},
-    messaging::queue::{away::Away, script::SCHEDULE},
+    messaging::queue::{JobId, away::Away, script::SCHEDULE},
 };
 
 /// What is due now, and when to look again.
@@ -19,6 +19,8 @@ struct Due {
     now: i64,
     /// Ids of children, and what their parents in other queues are to be told.
     messages: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Large flows whose jobs nobody hands out any more.
+    flows: Vec<Vec<u8>>,
     ticks: Vec<(Vec<u8>, i64, Vec<u8>)>,
 }
 
@@ -66,6 +68,7 @@ impl Shared {
             parked,
             now,
             messages,
+            flows,
             ticks,
         } = self.due().await?;
         for worker in silent {
@@ -78,6 +81,10 @@ impl Shared {
         let telling = away.tell(&self.queue, &messages);
         let ((), ticked) = tokio::join!(telling, self.queue.tick(now, ticks));
         ticked?;
+        // The rest of them at the next looks, which come at once: what is due does not wait for a large flow.
+        for flow in flows.iter().filter_map(|id| JobId::read(id)) {
+            self.queue.hand_out(flow, Duration::ZERO).await?;
+        }
         Ok(wait)
     }
 
@@ -104,7 +111,7 @@ impl Shared {
                 &SCHEDULE,
                 &[
                     running, "workers", "cron", "crontab", "parked", "uniques", "history",
-                    "tallies",
+                    "tallies", "flows",
                 ],
             )
             .arg(name)
@@ -117,8 +124,14 @@ impl Shared {
             .await?;
         let mut reply = reply.into_iter();
         let mut next = || reply.next();
-        let (Some(Value::Int(wait)), Some(silent), Some(parked), Some(now), Some(messages)) =
-            (next(), next(), next(), next(), next())
+        let (
+            Some(Value::Int(wait)),
+            Some(silent),
+            Some(parked),
+            Some(now),
+            Some(messages),
+            Some(flows),
+        ) = (next(), next(), next(), next(), next(), next())
         else {
             return Err(Error::codec("unexpected shape of the reply"));
         };
@@ -137,6 +150,7 @@ impl Shared {
             parked: redis::from_redis_value(parked)?,
             now: redis::from_redis_value(now)?,
             messages: redis::from_redis_value(messages)?,
+            flows: redis::from_redis_value(flows)?,
             ticks,
         })
     }

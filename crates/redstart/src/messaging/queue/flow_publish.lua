@@ -1,0 +1,39 @@
+-- Hands out the next jobs of a large flow that is complete, parents before their children: as many as one script should.
+--
+-- KEYS  1-16 as in place.lua  17 the flow's jobs, by number; the field '' is the next to be handed out  18 flows that are
+--       handed out, by when workers look at them
+-- ARGV  1-5 as in place.lua  6 the flow  7 for how many microseconds others leave it alone
+-- Returns  how many are left
+-- After flow_jobs.lua too.
+local staged, flows = KEYS[17], KEYS[18]
+local at = tonumber(redis.call('HGET', staged, '') or -1)
+if at < 0 then
+  redis.call('ZREM', flows, ARGV[6])
+  return 0
+end
+local now, nodes, bytes = now(), {}, 0
+while not is_enough() and bytes < 500000 do
+  local fields = {}
+  for i = at, at + 9 do fields[#fields + 1] = format('%.0f', i) end
+  local found = redis.call('HMGET', staged, unpack(fields))
+  for _, node in ipairs(found) do
+    if not node then break end
+    local children, record = string.match(node, '^(%d+):(.*)$')
+    if children then nodes[#nodes + 1] = { tonumber(children), record } end
+    bytes = bytes + #node
+    spent = spent + 10
+  end
+  redis.call('HDEL', staged, unpack(fields))
+  at = at + #fields
+  if not found[#fields] then break end
+end
+add_jobs(nodes, '+inf', now)
+local left = redis.call('HLEN', staged) - 1
+if left > 0 then
+  redis.call('HSET', staged, '', at)
+  redis.call('ZADD', flows, format('%.0f', now + ARGV[7]), ARGV[6])
+else
+  redis.call('DEL', staged)
+  redis.call('ZREM', flows, ARGV[6])
+end
+return left

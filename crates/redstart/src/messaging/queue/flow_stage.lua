@@ -1,0 +1,16 @@
+-- Puts jobs of a large flow where nobody takes them, until all of it is there.
+--
+-- KEYS  1 the flow's jobs, by number
+-- ARGV  1 milliseconds after which they are forgotten, unless there are more by then  2 number of the first
+--       3... for each job: how many children it has, a colon, its record from byte 35 on
+-- Returns  1
+-- This may be a late copy of a request: the flow is complete.
+if redis.call('HEXISTS', KEYS[1], '') == 1 then return 1 end
+local first, fields = tonumber(ARGV[2]), {}
+for i = 3, #ARGV do
+  fields[#fields + 1] = format('%.0f', first + i - 3)
+  fields[#fields + 1] = ARGV[i]
+end
+each_piece('HSET', KEYS[1], fields)
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 1
