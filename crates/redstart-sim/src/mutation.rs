@@ -102,6 +102,7 @@ pub static MUTATIONS: &[Mutation] = &[
     switch("a forgotten script that is an error", Counting, "a script that was forgotten is no error"),
     switch("a worker that one failed renewal ends", Queue, "a renewal that failed is no loss"),
     switch("a heartbeat that one error ends", ReliableList, "a heartbeat goes on after an error"),
+    switch("a take without a lease", ReliableList, "a take without a lease renews it first"),
     switch("a heartbeat that outlives its consumer", ReliableList, "a heartbeat ends with its consumer"),
     switch("a gap before every message", Topic, "a gap has a reason"),
     switch("writes that are applied again from the start of the log", WriteBehind, "the sink says what was applied"),
