@@ -734,6 +734,15 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         counts: &[("SIM_WORLDS", 100_000)],
     },
     Campaign {
+        name: "sim-mutations",
+        about: "each missing check or mend in the world that the documentation names: its judge notices",
+        package: "redstart-sim",
+        test: "mutations",
+        filter: "",
+        scale: 1,
+        counts: &[],
+    },
+    Campaign {
         name: "graph",
         about: "follows that crash half-way",
         package: "redstart",

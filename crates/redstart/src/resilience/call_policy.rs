@@ -272,9 +272,16 @@ impl CallPolicy {
         let settings = &self.0.settings;
         let _place = match (&self.0.places, settings.bulkhead) {
             (Some(places), Some((_, wait))) => {
-                match in_time(until, timeout(wait, places.acquire())).await {
-                    Some(Ok(Ok(place))) => Some(place),
-                    Some(_) => {
+                // The timer would wait until it is looked at, on a busy thread for long.
+                let place = match wait.is_zero() {
+                    true => Some(places.try_acquire().ok()),
+                    false => in_time(until, timeout(wait, places.acquire()))
+                        .await
+                        .map(|place| place.ok().and_then(Result::ok)),
+                };
+                match place {
+                    Some(Some(place)) => Some(place),
+                    Some(None) => {
                         observe::event("policy.full");
                         return Ended::Refused(PolicyError::Full);
                     }
