@@ -278,7 +278,7 @@ impl Signals {
         Self(heard)
     }
 
-    /// Waits until there were so many.
+    /// Waits until there were that many.
     async fn came(&self, times: u32) {
         let mut heard = self.0.clone();
         // Without signals there is nothing to wait for.
@@ -560,7 +560,7 @@ impl Bench<'_> {
                 break;
             }
             let mut report = self.one(store, pattern).await?;
-            // Whoever started this one waits for a report, whatever is in it.
+            // The process that started this one waits for a report, whatever is in it.
             if !has_run(&report) && !self.args.together {
                 break;
             }

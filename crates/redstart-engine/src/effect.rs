@@ -83,7 +83,7 @@ pub(crate) struct Health {
     pub(crate) rewritten: bool,
 }
 
-/// Changed keys are noted one by one in about so many bytes, and no more.
+/// Changed keys are noted one by one in up to about this many bytes.
 pub(crate) const MOST_NOTED: usize = 32 * 1024 * 1024;
 
 /// Collects the effects of the running unit, and knows which replies depend on which of them.

@@ -732,7 +732,7 @@ matrix! {
         Ok(())
     }
 
-    /// Whoever cancels jobs that wait has not agreed to stop one that runs by now.
+    /// A caller that cancels waiting jobs has not agreed to stop one that runs by now.
     async fn a_cancellation_of_jobs_that_wait_leaves_one_that_runs(backend: &Backend) -> Result<()> {
         let (_store, queue) = open(backend).await?;
         let later = queue.enqueue(&task(1)).delay(LONG * 100).await?;

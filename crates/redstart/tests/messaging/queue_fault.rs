@@ -67,7 +67,7 @@ async fn a_unique_job_whose_reply_was_lost_is_added_once_even_if_it_has_run_mean
     Ok(())
 }
 
-/// A root of so many leaves.
+/// A root with this many leaves.
 fn large_flow(leaves: u64) -> Result<Flow> {
     let mut root = Flow::new(&Task { n: u64::MAX })?;
     for n in 0..leaves {

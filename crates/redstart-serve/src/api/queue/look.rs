@@ -559,7 +559,7 @@ mod tests {
     use super::*;
     use crate::{app::App, auth::Identity, call::Query};
 
-    /// Whoever reads a body decides how often it is polled.
+    /// The reader of a body decides how often it is polled.
     #[tokio::test]
     async fn a_search_that_nobody_reads_keeps_no_other_from_its_turn() {
         let store = Store::connect("memory://").await.unwrap();

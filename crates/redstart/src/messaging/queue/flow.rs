@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 512 * 1024;
 /// How long a flow may take to be added in steps. After that, what is there of it is forgotten, or buried if it is in several
 /// queues.
 const OPEN: Duration = Duration::from_secs(60);
-/// For how long workers leave a large flow to whoever hands it out.
+/// For how long workers leave a large flow to the process that hands it out.
 const ALONE: Duration = Duration::from_secs(5);
 const MAX_DEPTH: usize = 64;
 /// What became of each of so many children is kept for their parent.

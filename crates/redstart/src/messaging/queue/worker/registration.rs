@@ -73,7 +73,7 @@ impl Registration {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// So many endings were written or refused.
+    /// This many endings were written or refused.
     pub(super) fn has_written(&self, endings: usize) {
         self.written
             .send_modify(|written| *written += endings as u64);
