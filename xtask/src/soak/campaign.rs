@@ -36,10 +36,10 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "store-seam",
-        about: "what every caller of the store relies on: doubt, deadlines, refusals, redirections, replicas, credentials, metrics",
+        about: "what every caller of the store relies on: doubt, deadlines, refusals, redirections, replicas, credentials",
         package: "redstart",
         test: "store",
-        filter: "dedicated:: doubt:: down:: durable:: hurry:: identity:: measure:: policy:: redirection:: refusal:: replica:: runtime:: same_program:: sentinel:: walk::",
+        filter: "dedicated:: doubt:: down:: durable:: hurry:: identity:: policy:: redirection:: refusal:: replica:: runtime:: same_program:: sentinel:: walk::",
         scale: 1,
         counts: &[],
     },
