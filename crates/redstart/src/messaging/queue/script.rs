@@ -11,7 +11,7 @@ use crate::{
 };
 
 macro_rules! script {
-    ($name:literal, $file:literal) => {
+    ($name:literal, $($file:literal),+) => {
         Script::new(
             $name,
             concat!(
@@ -19,24 +19,7 @@ macro_rules! script {
                 include_str!("record.lua"),
                 include_str!("wake.lua"),
                 include_str!("place.lua"),
-                include_str!($file),
-            ),
-        )
-    };
-}
-
-/// A script that adds jobs of flows.
-macro_rules! flow_script {
-    ($name:literal, $file:literal) => {
-        Script::new(
-            $name,
-            concat!(
-                include_str!("../../script/now.lua"),
-                include_str!("record.lua"),
-                include_str!("wake.lua"),
-                include_str!("place.lua"),
-                include_str!("flow_jobs.lua"),
-                include_str!($file),
+                $(include_str!($file)),+
             ),
         )
     };
@@ -83,11 +66,12 @@ pub(crate) static FINISH: Script = Script::new(
         include_str!("finish.lua"),
     ),
 );
-pub(crate) static FLOW: Script = flow_script!("queue.flow", "flow.lua");
+pub(crate) static FLOW: Script = script!("queue.flow", "flow_jobs.lua", "flow.lua");
 pub(crate) static FLOW_CLOSE: Script = script!("queue.flow_close", "flow_close.lua");
 pub(crate) static FLOW_COMPLETE: Script = small_script!("queue.flow_complete", "flow_complete.lua");
 pub(crate) static FLOW_HEAR: Script = script!("queue.flow_hear", "flow_hear.lua");
-pub(crate) static FLOW_PUBLISH: Script = flow_script!("queue.flow_publish", "flow_publish.lua");
+pub(crate) static FLOW_PUBLISH: Script =
+    script!("queue.flow_publish", "flow_jobs.lua", "flow_publish.lua");
 pub(crate) static FLOW_STAGE: Script = small_script!("queue.flow_stage", "flow_stage.lua");
 pub(crate) static FLOW_TOLD: Script = script!("queue.flow_told", "flow_told.lua");
 pub(crate) static LEAVE: Script = script!("queue.leave", "leave.lua");

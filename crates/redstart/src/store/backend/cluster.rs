@@ -92,8 +92,9 @@ const REFRESH_MISSED: Duration = Duration::from_secs(10);
 const REFRESH_FOR: Duration = Duration::from_secs(120);
 
 impl Cluster {
-    pub(crate) async fn connect(seeds: Vec<Address>, settings: Settings) -> Result<Arc<Self>> {
-        let cluster = Arc::new(Self {
+    /// Nothing is asked yet.
+    fn new(seeds: Vec<Address>, settings: Settings) -> Self {
+        Self {
             seeds,
             topology: ArcSwap::from_pointee(Topology::empty()),
             installing: Mutex::default(),
@@ -105,7 +106,11 @@ impl Cluster {
             missed: Mutex::new(None),
             redirections: [const { AtomicU32::new(0) }; COUNTERS + 1],
             settings,
-        });
+        }
+    }
+
+    pub(crate) async fn connect(seeds: Vec<Address>, settings: Settings) -> Result<Arc<Self>> {
+        let cluster = Arc::new(Self::new(seeds, settings));
         let within = cluster.settings.deadline.max(Duration::from_secs(1));
         tokio::time::timeout(within, cluster.refresh(None, within))
             .await
@@ -812,19 +817,7 @@ mod tests {
     }
 
     fn cluster(seeds: Vec<Address>) -> Cluster {
-        Cluster {
-            seeds,
-            settings: Settings::default(),
-            topology: ArcSwap::from_pointee(Topology::empty()),
-            installing: Mutex::default(),
-            readings: Readings::default(),
-            others: Mutex::default(),
-            version: watch::Sender::new(0),
-            refreshing: Mutex::default(),
-            turn: AtomicUsize::new(0),
-            missed: Mutex::new(None),
-            redirections: [const { AtomicU32::new(0) }; COUNTERS + 1],
-        }
+        Cluster::new(seeds, Settings::default())
     }
 
     fn owner(cluster: &Cluster) -> String {
