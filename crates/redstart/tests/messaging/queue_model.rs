@@ -2,7 +2,7 @@
 //! there.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -42,6 +42,8 @@ enum Fate {
 
 /// Of the workers.
 const LEASE: Duration = Duration::from_secs(3);
+/// Connections of replaced workers that are kept.
+const MOST_LEFT: usize = 8;
 
 impl Job for Step {
     const NAME: &'static str = "step";
@@ -126,7 +128,7 @@ struct World {
     /// The server's URL, and the network between it and the test.
     network: Option<(String, Proxy)>,
     /// Of workers that may still hand back what they hold.
-    left: Vec<Proxy>,
+    left: VecDeque<Proxy>,
 }
 
 /// A proxy in front of the server of a URL, and the URL through it.
@@ -404,6 +406,10 @@ impl World {
                     1 => {
                         drop(worker);
                         self.left.extend(network);
+                        if self.left.len() > MOST_LEFT {
+                            // It has had its time to hand back; a long history must not keep a connection of each.
+                            self.left.pop_front();
+                        }
                     }
                     _ => {
                         worker.shutdown(Duration::from_millis(1)).await?;
@@ -759,7 +765,7 @@ matrix! {
             namespace: backend.namespace().to_owned(),
             seed,
             network,
-            left: Vec::new(),
+            left: VecDeque::new(),
             prefix: format!("{}:queue:{{q}}", backend.namespace()),
             random: StdRng::seed_from_u64(seed),
             model: Arc::default(),
