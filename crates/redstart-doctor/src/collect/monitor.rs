@@ -5,6 +5,10 @@
 //! longer than that, or when the server says on a second connection that it keeps more than 32 MB. It asks for that ten
 //! times a second.
 //!
+//! It is read in turns with rests in between, over a connection that takes little at once. Most of what MONITOR costs a server is
+//! not to write a line down but to deliver it, at once and by itself, for each command that it carries out. While a client is full
+//! its system keeps the lines, and then sends very many of them together.
+//!
 //! No server is waited for while another one keeps something: each has a task that opens its connection and reads it, and each is
 //! asked for what it keeps beside the others.
 
@@ -38,6 +42,16 @@ const QUEUE: usize = 64;
 /// Lines that are handed over together, and bytes of them.
 const CHUNK: usize = 256;
 const CHUNK_BYTES: usize = 128 << 10;
+/// How long nothing is read after a turn, and what a turn brings at most before the next one follows at once, in bytes.
+const REST: Duration = Duration::from_millis(100);
+const SHORTEST_REST: Duration = Duration::from_millis(5);
+const MUCH: u64 = 1 << 20;
+/// Nothing comes for this long: a turn is over.
+const QUIET: Duration = Duration::from_millis(5);
+/// Over a line with longer round trips, little at a time would be too slow.
+const FAR: Duration = Duration::from_millis(5);
+/// Lines that are older than a few rests come too slowly, in seconds.
+const LONG: f64 = 0.3;
 /// How far behind a reader may be, in seconds.
 const LATE: f64 = 1.0;
 /// What the server may keep for us, in bytes, and how often it is asked.
@@ -203,15 +217,21 @@ async fn open(
     patience: Duration,
     link: &Link,
 ) -> Answer<(Monitor, f64)> {
-    let mut wire = Wire::connect(address, access, patience).await?;
+    let mut wire = Wire::connect_for_monitor(address, access, patience).await?;
     let id: Answer<u64> = wire.get(words!["CLIENT", "ID"]).await;
+    wire.rested().await;
+    let asked = Instant::now();
     let time: Answer<Vec<f64>> = wire.get(words!["TIME"]).await;
+    let is_far = asked.elapsed() > FAR;
     // The answer is a little old when it arrives, which makes lines look younger by as much.
     let ahead = match time.as_deref() {
         Ok([seconds, micros]) => seconds_now() - (seconds + micros / 1e6),
         _ => 0.0,
     };
     let monitor = wire.monitor().await?;
+    if is_far {
+        monitor.widen();
+    }
     link.id.store(id.unwrap_or(0), Ordering::Relaxed);
     Ok((monitor, ahead))
 }
@@ -284,16 +304,33 @@ struct Reader {
 impl Reader {
     async fn run(mut self, limit: Duration, progress: &Progress) -> End {
         let deadline = Instant::now() + limit;
+        let mut turns = Turns::default();
         let (mut chunk, mut held) = (Vec::new(), 0);
         let mut line = Vec::new();
         // When the last line ended, and what had come by then.
         let mut ended = (Instant::now(), self.monitor.bytes);
-        while Instant::now() < deadline && !progress.is_stopped() && !self.send.is_closed() {
+        // What had come when this turn began, and when that was by the server's clock: the turn has to come so far. None before it.
+        let mut turn = None;
+        // The lines that came by the deadline are read after it.
+        while (Instant::now() < deadline || turn.is_some())
+            && Instant::now() < deadline + ASK
+            && !progress.is_stopped()
+            && !self.send.is_closed()
+        {
             if let Some(why) = self.link.behind.get() {
                 self.end.early = Some((*why).to_owned());
                 break;
             }
-            match timeout(ASK, self.monitor.line(&mut line)).await {
+            let (before, upto) = match turn {
+                Some(turn) => turn,
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    tokio::time::sleep(turns.rest.min(left)).await;
+                    ended.0 = Instant::now();
+                    *turn.insert((self.monitor.bytes, seconds_now() - self.ahead))
+                }
+            };
+            match timeout(QUIET, self.monitor.line(&mut line)).await {
                 // Nothing was read or part of a line was, which is kept for the next call.
                 Err(_) => {
                     let coming = self.monitor.bytes > ended.1;
@@ -301,21 +338,39 @@ impl Reader {
                         self.end.early = Some(BEHIND.to_owned());
                         break;
                     }
-                    if !coming {
-                        ended.0 = Instant::now();
+                    match coming {
+                        true => turns.widen(&self.monitor),
+                        false => {
+                            turns.end(self.monitor.bytes - before);
+                            turn = None;
+                        }
                     }
                     self.hand_over(&mut chunk, 1, deadline, progress).await;
                 }
                 Ok(Ok(true)) => {
                     self.end.cost.lines += 1;
                     ended = (Instant::now(), self.monitor.bytes);
-                    if at(&line).is_some_and(|at| seconds_now() - at - self.ahead > LATE) {
-                        self.end.early = Some(BEHIND.to_owned());
-                        break;
+                    if let Some(at) = at(&line) {
+                        let age = seconds_now() - at - self.ahead;
+                        if age > LATE {
+                            self.end.early = Some(BEHIND.to_owned());
+                            break;
+                        }
+                        if age > LONG {
+                            turns.widen(&self.monitor);
+                        }
+                        if at >= upto {
+                            turns.end(self.monitor.bytes - before);
+                            turn = None;
+                        }
                     }
                     held += line.len();
                     chunk.push(std::mem::take(&mut line));
-                    let enough = if held >= CHUNK_BYTES { 1 } else { CHUNK };
+                    let enough = if held >= CHUNK_BYTES || turn.is_none() {
+                        1
+                    } else {
+                        CHUNK
+                    };
                     self.hand_over(&mut chunk, enough, deadline, progress).await;
                     if chunk.is_empty() {
                         held = 0;
@@ -366,6 +421,43 @@ impl Reader {
                 Err(_) => {}
             }
         }
+    }
+}
+
+/// The rests between the turns in which lines are read.
+///
+/// A line that may be delivered at once is: a packet and a wake-up for each command of a live workload, which is most of what
+/// MONITOR costs a server. While nobody reads, the connection is full, and the server's system keeps the lines until it sends very
+/// many together.
+struct Turns {
+    rest: Duration,
+    /// The line takes much at once.
+    is_wide: bool,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            rest: SHORTEST_REST,
+            is_wide: false,
+        }
+    }
+}
+
+impl Turns {
+    /// The server is to send more at once: lines are long, or come too late.
+    fn widen(&mut self, monitor: &Monitor) {
+        if !std::mem::replace(&mut self.is_wide, true) {
+            monitor.widen();
+        }
+    }
+
+    /// After a turn that brought so many bytes. The server never keeps many of them for the sake of a rest.
+    fn end(&mut self, brought: u64) {
+        self.rest = match brought > MUCH {
+            true => Duration::ZERO,
+            false => (self.rest * 2).clamp(SHORTEST_REST, REST),
+        };
     }
 }
 
