@@ -1091,6 +1091,36 @@ async fn keys_behind_a_sentinel_are_read_from_a_replica() -> anyhow::Result<()> 
 }
 
 /// A node of a Cluster dies while it is examined: the report has the others and says so.
+/// It answers, but belongs to no Cluster any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seed_that_has_left_the_cluster_is_passed_over() -> anyhow::Result<()> {
+    let alone = Server::builder(Kind::Redis)
+        .config("cluster-enabled", "yes")
+        .start()
+        .await?;
+    let cluster = redstart_testkit::shared_cluster().await?;
+    let nodes = cluster
+        .url()
+        .split_once("://")
+        .map_or("", |(_, nodes)| nodes);
+    let url = format!("redis+cluster://{},{nodes}", alone.addr());
+    let report = examine(doctor(&url)).await?;
+    let examined: Vec<&str> = report
+        .servers
+        .iter()
+        .map(|one| one.address.as_str())
+        .collect();
+    assert!(examined.len() >= 3, "{examined:?}");
+    assert!(!examined.contains(&alone.addr().as_str()), "{examined:?}");
+    let by_stage: u64 = report.stages.iter().map(|stage| stage.commands).sum();
+    assert_eq!(by_stage, report.cost.commands);
+    // Alone it is no answer.
+    let url = format!("redis+cluster://{}", alone.addr());
+    let error = examine(doctor(&url)).await.expect_err("no slots");
+    assert!(error.to_string().contains("knows no slots"), "{error}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_a_cluster_that_dies_on_the_way_is_named() -> anyhow::Result<()> {
     let cluster = redstart_testkit::Cluster::start(Kind::Redis, 3, 0).await?;
