@@ -456,20 +456,20 @@ async fn a_live_workload_goes_on_during_every_stage() -> anyhow::Result<()> {
                 spent.commands,
                 spent.lines,
             ));
-            // A doctor that waits for a core would cost nothing.
-            let present = match stage {
-                "none" => true,
-                "observed" => spent.lines as f64 > seen / 2.0,
-                _ => spent.commands >= 20 * rounds,
-            };
-            assert!(
-                present || pace == Pace::Flood,
-                "the doctor was not there in stage {stage}: {} commands, {} lines",
-                spent.commands,
-                spent.lines
-            );
             if pace == Pace::Flood || rounds < ENOUGH {
                 continue;
+            }
+            // A doctor that waits for a core would cost nothing.
+            let is_there = match stage {
+                "none" => true,
+                "observed" => spent.lines as f64 > seen / 2.0,
+                _ => spent.commands as f64 > 40.0 * rounds as f64 * length.as_secs_f64(),
+            };
+            if !is_there {
+                let (commands, lines) = (spent.commands, spent.lines);
+                dear.push(format!(
+                    "the doctor was not there in stage {stage}: {commands} commands, {lines} lines"
+                ));
             }
             if stage == "none" && (p99.low < 2.0 - P99 || p99.high > P99) {
                 dear.push(format!("the machine differs from itself: {p99}"));
