@@ -42,7 +42,7 @@ const NARROW: u32 = 4 << 10;
 /// And where lines come too late: enough for a long and busy line.
 const WIDE: usize = 4 << 20;
 
-trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {
     /// Takes more at once from now on.
     fn widen(&self) {}
 }
@@ -523,6 +523,17 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
+    /// Lines that come out of a pipe.
+    #[cfg(test)]
+    pub(crate) fn over(stream: Box<dyn Duplex>) -> Self {
+        Self {
+            stream: BufReader::with_capacity(64 << 10, stream),
+            partial: Vec::new(),
+            bytes: 0,
+            setup: Cost::default(),
+        }
+    }
+
     /// Takes more at once from now on.
     pub(crate) fn widen(&self) {
         self.stream.get_ref().widen();
