@@ -92,7 +92,7 @@ impl DoctorBuilder {
     }
 
     /// The share of a server's time that the examination may take, in percent from 1 to 100: 1 unless set. With more the walk
-    /// over the names is faster, and clients of the server wait more often; a server that nobody else uses may give all of it.
+    /// over the names is faster, and clients of the server wait more often; a server that nobody else uses may give all of it. From 50 on MONITOR also goes on at a server that works at its limit.
     pub fn share(mut self, percent: u8) -> Self {
         self.budget.share = percent.clamp(1, 100);
         self

@@ -168,6 +168,7 @@ async fn sentinel(
         ..access.clone()
     };
     let mut last = Error::Unavailable("no sentinel was named".to_owned());
+    let mut spent = Cost::default();
     for address in sentinels {
         let mut wire = match dial(address, &own, patience, progress).await {
             Ok(wire) => wire,
@@ -183,6 +184,7 @@ async fn sentinel(
             let [host, port] = <[String; 2]>::try_from(pair).ok()?;
             Some((host, port.parse().ok()?))
         }) else {
+            spent.add(&wire.cost);
             last = Error::Unavailable(format!(
                 "{} does not know the master {master:?}",
                 shown(address)
@@ -207,6 +209,7 @@ async fn sentinel(
             }
         }
         let mut nodes = open(wanted, false, access, patience, progress).await?;
+        nodes.spent.add(&spent);
         nodes.spent.add(&wire.cost);
         return Ok(nodes);
     }
@@ -220,6 +223,7 @@ async fn cluster(
     progress: &Progress,
 ) -> Result<Nodes> {
     let mut last = Error::Unavailable("no node was named".to_owned());
+    let mut spent = Cost::default();
     for seed in seeds {
         let mut wire = match dial(seed, access, patience, progress).await {
             Ok(wire) => wire,
@@ -228,9 +232,16 @@ async fn cluster(
                 continue;
             }
         };
-        let slots = match wire.call(words!["CLUSTER", "SLOTS"]).await {
-            Ok(Value::Array(slots)) => slots,
-            Ok(_) => continue,
+        let slots = wire.call(words!["CLUSTER", "SLOTS"]).await;
+        spent.add(&wire.cost);
+        let slots = match slots {
+            Ok(Value::Array(slots)) if !slots.is_empty() => slots,
+            // It has left the Cluster, or has not met it yet.
+            Ok(_) => {
+                let shown = shown(seed);
+                last = Error::Unavailable(format!("{shown} knows no slots of a Cluster"));
+                continue;
+            }
             Err(trouble) => {
                 last = unavailable(seed, &trouble);
                 continue;
@@ -267,7 +278,7 @@ async fn cluster(
         }
         let mut nodes = open(wanted, true, access, patience, progress).await?;
         nodes.slots = ranges;
-        nodes.spent.add(&wire.cost);
+        nodes.spent.add(&spent);
         return Ok(nodes);
     }
     Err(last)

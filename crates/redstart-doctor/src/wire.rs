@@ -17,7 +17,7 @@ use tokio::{
         AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
         BufReader,
     },
-    net::{TcpStream, UnixStream},
+    net::{TcpSocket, TcpStream, UnixStream},
     time::timeout,
 };
 
@@ -36,8 +36,52 @@ const KEPT_TEXT: usize = 4 << 20;
 /// What of one array is kept; further elements are read and dropped.
 const ELEMENTS: usize = 100_000;
 
-trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Duplex for T {}
+/// What a socket keeps of what was not read, in bytes, while MONITOR is read in turns: so little that the lines stay on the server's
+/// side and are sent together.
+const NARROW: u32 = 4 << 10;
+/// And where lines come too late: enough for a long and busy line.
+const WIDE: usize = 4 << 20;
+
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {
+    /// Takes more at once from now on.
+    fn widen(&self) {}
+}
+
+impl Duplex for UnixStream {}
+
+impl Duplex for TcpStream {
+    fn widen(&self) {
+        // The system has a limit of its own; whatever it gives is more than before.
+        let _ = socket2::SockRef::from(self).set_recv_buffer_size(WIDE);
+    }
+}
+
+impl Duplex for tokio_rustls::client::TlsStream<TcpStream> {
+    fn widen(&self) {
+        self.get_ref().0.widen();
+    }
+}
+
+#[cfg(test)]
+impl Duplex for tokio::io::DuplexStream {}
+
+/// A connection whose socket keeps little.
+async fn narrow(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the host has no address");
+    for address in tokio::net::lookup_host((host, port)).await? {
+        let socket = match address.is_ipv4() {
+            true => TcpSocket::new_v4()?,
+            false => TcpSocket::new_v6()?,
+        };
+        // Before it is connected: what was once offered to the server cannot be taken back.
+        socket.set_recv_buffer_size(NARROW)?;
+        match socket.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
 
 /// Why a command has no answer.
 #[derive(Clone, Debug)]
@@ -192,12 +236,33 @@ impl Wire {
         access: &Access,
         patience: Duration,
     ) -> Answer<Self> {
+        Self::open(address, access, patience, false).await
+    }
+
+    /// The same for MONITOR: lines that are not read yet stay with the server.
+    pub(crate) async fn connect_for_monitor(
+        address: &Address,
+        access: &Access,
+        patience: Duration,
+    ) -> Answer<Self> {
+        Self::open(address, access, patience, true).await
+    }
+
+    async fn open(
+        address: &Address,
+        access: &Access,
+        patience: Duration,
+        is_narrow: bool,
+    ) -> Answer<Self> {
         let lost = |error: io::Error| Trouble::Lost(error.to_string());
         let dial = async {
             let stream: Box<dyn Duplex> = match address {
                 Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
                 Address::Tcp(host, port) => {
-                    let tcp = TcpStream::connect((host.as_str(), *port)).await?;
+                    let tcp = match is_narrow {
+                        true => narrow(host, *port).await?,
+                        false => TcpStream::connect((host.as_str(), *port)).await?,
+                    };
                     tcp.set_nodelay(true)?;
                     match access.tls {
                         true => Box::new(tls::connect(tcp, host, access).await?),
@@ -458,6 +523,22 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
+    /// Lines that come out of a pipe.
+    #[cfg(test)]
+    pub(crate) fn over(stream: Box<dyn Duplex>) -> Self {
+        Self {
+            stream: BufReader::with_capacity(64 << 10, stream),
+            partial: Vec::new(),
+            bytes: 0,
+            setup: Cost::default(),
+        }
+    }
+
+    /// Takes more at once from now on.
+    pub(crate) fn widen(&self) {
+        self.stream.get_ref().widen();
+    }
+
     /// The next line without its `+`, cut at the limit of [`KEPT`]; `false` at the end of the stream.
     ///
     /// # Cancel safety

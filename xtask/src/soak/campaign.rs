@@ -636,8 +636,8 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         scale: 1,
         counts: &[
             ("DOCTOR_LIVE_KEYS", 10_000_000),
-            ("DOCTOR_LIVE_MILLIS", 3_000),
-            ("DOCTOR_LIVE_ROUNDS", 15),
+            ("DOCTOR_LIVE_MILLIS", 500),
+            ("DOCTOR_LIVE_ROUNDS", 120),
             ("TEST_SECONDS", 3600),
         ],
     },

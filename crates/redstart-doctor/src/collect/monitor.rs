@@ -5,6 +5,11 @@
 //! longer than that, or when the server says on a second connection that it keeps more than 32 MB. It asks for that ten
 //! times a second.
 //!
+//! It is read in turns with rests in between, over a connection that takes little at once. Most of what MONITOR costs a server is
+//! not to write a line down but to deliver it, at once and by itself, for each command that it carries out. While a client is full
+//! its system keeps the lines, and then sends very many of them together. Where a server works at its limit nevertheless, the
+//! observation ends, because there MONITOR takes others' time.
+//!
 //! No server is waited for while another one keeps something: each has a task that opens its connection and reads it, and each is
 //! asked for what it keeps beside the others.
 
@@ -38,16 +43,33 @@ const QUEUE: usize = 64;
 /// Lines that are handed over together, and bytes of them.
 const CHUNK: usize = 256;
 const CHUNK_BYTES: usize = 128 << 10;
+/// How long nothing is read after a turn, and what a turn brings at most before the next one follows at once, in bytes.
+const REST: Duration = Duration::from_millis(100);
+const SHORTEST_REST: Duration = Duration::from_millis(5);
+const MUCH: u64 = 1 << 20;
+/// Nothing comes for this long: a turn is over.
+const QUIET: Duration = Duration::from_millis(5);
+/// Over a line with longer round trips, little at a time would be too slow.
+const FAR: Duration = Duration::from_millis(5);
+/// Lines that are older than a few rests come too slowly, in seconds.
+const LONG: f64 = 0.3;
 /// How far behind a reader may be, in seconds.
 const LATE: f64 = 1.0;
 /// What the server may keep for us, in bytes, and how often it is asked.
 const KEPT: u64 = 32 << 20;
 const ASK: Duration = Duration::from_millis(100);
+/// How often a server is asked how much of its time it works, which part of it is nearly all, and in how many seconds together. A
+/// share from which on the doctor may take that much.
+const STRAIN: Duration = Duration::from_secs(1);
+const NEARLY_ALL: f64 = 0.9;
+const TOGETHER: u32 = 2;
+const MAY_STRAIN: u8 = 50;
 /// Channels whose listeners are asked for.
 const ASKED: usize = 64;
 /// Why an observation ends early.
 const BEHIND: &str =
     "ended early: the traffic is faster than it can be read, and the server would have to keep it";
+const STRAINED: &str = "ended early: the server works at its limit, and MONITOR takes up to half of what it can do there; with a share of 50 % and more it goes on";
 const UNKNOWN: &str = "ended early: the server did not answer how much it keeps";
 
 /// Observes all masters.
@@ -77,7 +99,7 @@ pub(crate) async fn observe(
             progress.clone(),
         );
         readers.push((node.address.clone(), tokio::spawn(reading)));
-        guards.push(guard(node, access, budget.patience, progress, link));
+        guards.push(guard(node, access, budget, progress, link));
     }
     drop(send);
     let folding = fold(receive, budget, progress);
@@ -203,46 +225,59 @@ async fn open(
     patience: Duration,
     link: &Link,
 ) -> Answer<(Monitor, f64)> {
-    let mut wire = Wire::connect(address, access, patience).await?;
+    let mut wire = Wire::connect_for_monitor(address, access, patience).await?;
     let id: Answer<u64> = wire.get(words!["CLIENT", "ID"]).await;
+    wire.rested().await;
+    let asked = Instant::now();
     let time: Answer<Vec<f64>> = wire.get(words!["TIME"]).await;
+    let is_far = asked.elapsed() > FAR;
     // The answer is a little old when it arrives, which makes lines look younger by as much.
     let ahead = match time.as_deref() {
         Ok([seconds, micros]) => seconds_now() - (seconds + micros / 1e6),
         _ => 0.0,
     };
     let monitor = wire.monitor().await?;
+    if is_far {
+        monitor.widen();
+    }
     link.id.store(id.unwrap_or(0), Ordering::Relaxed);
     Ok((monitor, ahead))
 }
 
-/// Asks a server what it keeps for our MONITOR, and ends the reader where that is too much, until the reader has ended. What a
-/// connection of its own cost, if it needed one.
+/// Asks a server what it keeps for our MONITOR and how much it works, and ends the reader where that is too much, until the reader
+/// has ended. What a connection of its own cost, if it needed one.
 async fn guard(
     node: &mut Node,
     access: &Access,
-    patience: Duration,
+    budget: &Budget,
     progress: &Progress,
     link: Arc<Link>,
 ) -> Cost {
     let mut own = None;
     if let (true, Some(address)) = (node.wire.is_broken(), &node.at) {
         own = tokio::select! {
-            wire = Wire::connect(address, access, patience) => wire.ok(),
+            wire = Wire::connect(address, access, budget.patience) => wire.ok(),
             () = progress.stopped() => None,
         };
     }
     let wire = own.as_mut().unwrap_or(&mut node.wire);
-    watch(wire, &link).await;
+    let strain = (budget.share < MAY_STRAIN).then(Strain::default);
+    watch(wire, &link, strain).await;
     own.map_or_else(Cost::default, |wire| wire.cost)
 }
 
-async fn watch(wire: &mut Wire, link: &Link) {
+async fn watch(wire: &mut Wire, link: &Link, mut strain: Option<Strain>) {
     while !link.ended.load(Ordering::Relaxed) {
         tokio::time::sleep(ASK).await;
         let id = link.id.load(Ordering::Relaxed);
         if id == 0 || link.ended.load(Ordering::Relaxed) || link.behind.get().is_some() {
             continue;
+        }
+        if let Some(strain) = strain.as_mut().filter(|strain| strain.is_due())
+            && let Ok(text) = wire.get::<String>(words!["INFO", "cpu"]).await
+            && strain.note(Instant::now(), worked(&text))
+        {
+            let _ = link.behind.set(STRAINED);
         }
         let question = words!["CLIENT", "LIST", "ID", id.to_string()];
         match wire.get::<String>(question).await {
@@ -262,6 +297,43 @@ async fn watch(wire: &mut Wire, link: &Link) {
             }
         }
     }
+}
+
+/// How much of its time a server works.
+#[derive(Default)]
+struct Strain {
+    /// When it was asked last, and how long it had worked by then, in seconds.
+    last: Option<(Instant, Option<f64>)>,
+    /// How often together it was nearly all.
+    high: u32,
+}
+
+impl Strain {
+    fn is_due(&self) -> bool {
+        self.last.is_none_or(|(at, _)| at.elapsed() >= STRAIN)
+    }
+
+    /// Whether it works at its limit, and not only for a moment.
+    fn note(&mut self, at: Instant, worked: Option<f64>) -> bool {
+        let before = self.last.replace((at, worked));
+        let busy = before.zip(worked).and_then(|((since, before), worked)| {
+            Some((worked - before?) / (at - since).as_secs_f64())
+        });
+        self.high = match busy.is_some_and(|busy| busy > NEARLY_ALL) {
+            true => self.high + 1,
+            false => 0,
+        };
+        self.high >= TOGETHER
+    }
+}
+
+/// How long the thread that carries out commands has worked, in seconds, by INFO. Servers before version 7 do not say it.
+fn worked(info: &str) -> Option<f64> {
+    let of = |name: &str| {
+        let value = info.lines().find_map(|line| line.strip_prefix(name))?;
+        value.trim().parse::<f64>().ok()
+    };
+    Some(of("used_cpu_sys_main_thread:")? + of("used_cpu_user_main_thread:")?)
 }
 
 /// How a reader ended.
@@ -284,16 +356,33 @@ struct Reader {
 impl Reader {
     async fn run(mut self, limit: Duration, progress: &Progress) -> End {
         let deadline = Instant::now() + limit;
+        let mut turns = Turns::default();
         let (mut chunk, mut held) = (Vec::new(), 0);
         let mut line = Vec::new();
         // When the last line ended, and what had come by then.
         let mut ended = (Instant::now(), self.monitor.bytes);
-        while Instant::now() < deadline && !progress.is_stopped() && !self.send.is_closed() {
+        // What had come when this turn began, and when that was by the server's clock: the turn has to come so far. None before it.
+        let mut turn = None;
+        // The lines that came by the deadline are read after it.
+        while (Instant::now() < deadline || turn.is_some())
+            && Instant::now() < deadline + ASK
+            && !progress.is_stopped()
+            && !self.send.is_closed()
+        {
             if let Some(why) = self.link.behind.get() {
                 self.end.early = Some((*why).to_owned());
                 break;
             }
-            match timeout(ASK, self.monitor.line(&mut line)).await {
+            let (before, upto) = match turn {
+                Some(turn) => turn,
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    tokio::time::sleep(turns.rest.min(left)).await;
+                    ended.0 = Instant::now();
+                    *turn.insert((self.monitor.bytes, seconds_now() - self.ahead))
+                }
+            };
+            match timeout(QUIET, self.monitor.line(&mut line)).await {
                 // Nothing was read or part of a line was, which is kept for the next call.
                 Err(_) => {
                     let coming = self.monitor.bytes > ended.1;
@@ -301,21 +390,39 @@ impl Reader {
                         self.end.early = Some(BEHIND.to_owned());
                         break;
                     }
-                    if !coming {
-                        ended.0 = Instant::now();
+                    match coming {
+                        true => turns.widen(&self.monitor),
+                        false => {
+                            turns.end(self.monitor.bytes - before);
+                            turn = None;
+                        }
                     }
                     self.hand_over(&mut chunk, 1, deadline, progress).await;
                 }
                 Ok(Ok(true)) => {
                     self.end.cost.lines += 1;
                     ended = (Instant::now(), self.monitor.bytes);
-                    if at(&line).is_some_and(|at| seconds_now() - at - self.ahead > LATE) {
-                        self.end.early = Some(BEHIND.to_owned());
-                        break;
+                    if let Some(at) = at(&line) {
+                        let age = seconds_now() - at - self.ahead;
+                        if age > LATE {
+                            self.end.early = Some(BEHIND.to_owned());
+                            break;
+                        }
+                        if age > LONG {
+                            turns.widen(&self.monitor);
+                        }
+                        if at >= upto {
+                            turns.end(self.monitor.bytes - before);
+                            turn = None;
+                        }
                     }
                     held += line.len();
                     chunk.push(std::mem::take(&mut line));
-                    let enough = if held >= CHUNK_BYTES { 1 } else { CHUNK };
+                    let enough = if held >= CHUNK_BYTES || turn.is_none() {
+                        1
+                    } else {
+                        CHUNK
+                    };
                     self.hand_over(&mut chunk, enough, deadline, progress).await;
                     if chunk.is_empty() {
                         held = 0;
@@ -366,6 +473,43 @@ impl Reader {
                 Err(_) => {}
             }
         }
+    }
+}
+
+/// The rests between the turns in which lines are read.
+///
+/// A line that may be delivered at once is: a packet and a wake-up for each command of a live workload, which is most of what
+/// MONITOR costs a server. While nobody reads, the connection is full, and the server's system keeps the lines until it sends very
+/// many together.
+struct Turns {
+    rest: Duration,
+    /// The line takes much at once.
+    is_wide: bool,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            rest: SHORTEST_REST,
+            is_wide: false,
+        }
+    }
+}
+
+impl Turns {
+    /// The server is to send more at once: lines are long, or come too late.
+    fn widen(&mut self, monitor: &Monitor) {
+        if !std::mem::replace(&mut self.is_wide, true) {
+            monitor.widen();
+        }
+    }
+
+    /// After a turn that brought so many bytes. The server never keeps many of them for the sake of a rest.
+    fn end(&mut self, brought: u64) {
+        self.rest = match brought > MUCH {
+            true => Duration::ZERO,
+            false => (self.rest * 2).clamp(SHORTEST_REST, REST),
+        };
     }
 }
 
@@ -502,6 +646,130 @@ pub(crate) fn from_log(path: &Path, budget: &Budget, progress: &Progress) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_at_its_limit_where_it_works_nearly_all_of_its_time_for_two_seconds() {
+        let begun = Instant::now();
+        let told = |worked: &[Option<f64>]| {
+            let mut strain = Strain::default();
+            let noted = worked.iter().zip(0u64..);
+            noted
+                .map(|(worked, second)| strain.note(begun + Duration::from_secs(second), *worked))
+                .collect::<Vec<bool>>()
+        };
+        let at = |worked: [f64; 4]| told(&worked.map(Some));
+        assert_eq!(at([5.0, 5.97, 6.94, 7.9]), [false, false, true, true]);
+        // Once, and again later.
+        assert_eq!(at([5.0, 5.99, 6.5, 7.49]), [false; 4]);
+        assert_eq!(at([5.0, 5.85, 6.7, 7.55]), [false; 4]);
+        assert_eq!(told(&[None, None, None]), [false; 3]);
+        let info = "used_cpu_sys:9.5\r\nused_cpu_sys_main_thread:1.5\r\nused_cpu_user_main_thread:2.25\r\n";
+        assert_eq!(worked(info), Some(3.75));
+        assert_eq!(worked("used_cpu_sys:9.5\r\n"), None);
+    }
+
+    #[test]
+    fn rests_grow_while_little_comes_and_end_where_much_does() {
+        let mut turns = Turns::default();
+        let rests: Vec<u128> = (0..7)
+            .map(|_| {
+                turns.end(1000);
+                turns.rest.as_millis()
+            })
+            .collect();
+        assert_eq!(rests, [10, 20, 40, 80, 100, 100, 100]);
+        turns.end(MUCH + 1);
+        assert!(turns.rest.is_zero());
+        turns.end(1000);
+        assert_eq!(turns.rest, SHORTEST_REST);
+    }
+
+    /// Counts how often something is read from it.
+    struct Counted {
+        stream: tokio::io::DuplexStream,
+        reads: Arc<AtomicU64>,
+    }
+
+    impl tokio::io::AsyncRead for Counted {
+        fn poll_read(
+            mut self: std::pin::Pin<&mut Self>,
+            context: &mut std::task::Context<'_>,
+            into: &mut tokio::io::ReadBuf<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            let read = std::pin::Pin::new(&mut self.stream).poll_read(context, into);
+            self.reads
+                .fetch_add(u64::from(read.is_ready()), Ordering::Relaxed);
+            read
+        }
+    }
+
+    impl tokio::io::AsyncWrite for Counted {
+        fn poll_write(
+            mut self: std::pin::Pin<&mut Self>,
+            context: &mut std::task::Context<'_>,
+            from: &[u8],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            std::pin::Pin::new(&mut self.stream).poll_write(context, from)
+        }
+
+        fn poll_flush(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+    }
+
+    impl wire::Duplex for Counted {}
+
+    /// Each line that is read by itself was delivered by itself.
+    #[tokio::test]
+    async fn lines_are_read_in_turns_and_those_before_the_end_all_count() {
+        use tokio::io::AsyncWriteExt as _;
+        let (here, mut there) = tokio::io::duplex(1 << 20);
+        let reads = Arc::new(AtomicU64::new(0));
+        let (send, mut receive) = mpsc::channel::<Vec<Vec<u8>>>(QUEUE);
+        let reader = Reader {
+            monitor: Monitor::over(Box::new(Counted {
+                stream: here,
+                reads: Arc::clone(&reads),
+            })),
+            ahead: 0.0,
+            link: Arc::default(),
+            send,
+            end: End::default(),
+        };
+        let end = seconds_now() + 0.6;
+        let writer = tokio::spawn(async move {
+            let (mut by_the_end, mut ticks) = (0, tokio::time::interval(Duration::from_millis(1)));
+            loop {
+                ticks.tick().await;
+                let now = seconds_now();
+                let line = format!("+{now:.6} [0 a:1] \"GET\" \"k\"\r\n");
+                if there.write_all(line.as_bytes()).await.is_err() {
+                    return by_the_end;
+                }
+                by_the_end += u64::from(now < end);
+            }
+        });
+        let limit = Duration::from_millis(600);
+        let progress = Progress::default();
+        let (end, _) = tokio::join!(reader.run(limit, &progress), async {
+            while receive.recv().await.is_some() {}
+        });
+        let (sent, lines) = (writer.await.expect("it ends"), end.cost.lines);
+        assert_eq!(end.early, None);
+        assert!(lines >= sent && sent > 400, "{lines} of {sent}");
+        let reads = reads.load(Ordering::Relaxed);
+        assert!(reads * 8 < lines, "{reads} reads for {lines} lines");
+    }
 
     #[test]
     fn a_log_that_is_longer_than_the_budget_is_not_seen_whole() -> Result<()> {

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redstart_doctor::{Blind, Doctor, Error, Progress};
@@ -948,6 +948,67 @@ async fn a_monitor_flood_is_followed_or_given_up_and_never_kept() -> anyhow::Res
     Ok(())
 }
 
+/// How long the thread of a server that carries out commands has worked, in seconds.
+async fn worked(server: &Server) -> anyhow::Result<f64> {
+    let mut sum = 0.0;
+    for name in ["used_cpu_sys_main_thread", "used_cpu_user_main_thread"] {
+        sum += server.info(name).await?.parse::<f64>()?;
+    }
+    Ok(sum)
+}
+
+/// On a busy machine a server has no core to itself, and does not come to its limit by its own account.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_at_its_limit_is_observed_to_the_end_only_if_it_may_be() -> anyhow::Result<()> {
+    const LUA: &str = "local n = 0 for i = 1, 300000 do n = n + i end return n";
+    let server = Server::builder(Kind::Redis).start().await?;
+    for share in [1, 50] {
+        let end = AtomicBool::new(false);
+        let load = async || {
+            let mut client = client(&server.url()).await?;
+            let mut batch = redis::pipe();
+            for _ in 0..50 {
+                batch.cmd("EVAL").arg(LUA).arg(0).ignore();
+            }
+            while !end.load(Ordering::Relaxed) {
+                batch.query_async::<()>(&mut client).await?;
+            }
+            redis::RedisResult::Ok(())
+        };
+        let examined = async {
+            let examination = Doctor::builder(&server.url())
+                .patience(Duration::from_secs(60))
+                .observed(Duration::from_secs(5))
+                .share(share);
+            let (begun, before) = (Instant::now(), worked(&server).await?);
+            let report = examine(examination).await;
+            let busy = (worked(&server).await? - before) / begun.elapsed().as_secs_f64();
+            end.store(true, Ordering::Relaxed);
+            anyhow::Ok((report?, busy))
+        };
+        // While one has its replies, the other's commands are carried out.
+        let (examined, first, second) = tokio::join!(examined, load(), load());
+        first?;
+        second?;
+        let (report, busy) = examined?;
+        let at_its_limit = |blind: &Blind| blind.why.contains("at its limit");
+        let ended = report.blinds.iter().any(at_its_limit);
+        figure(format!(
+            "a server that worked {:.0} % of the time was {} with a share of {share} %",
+            busy * 100.0,
+            if ended {
+                "left early"
+            } else {
+                "observed to the end"
+            }
+        ));
+        assert!(!ended || !report.is_complete(), "{:#?}", report.blinds);
+        assert!(!ended || share == 1, "{:#?}", report.blinds);
+        assert!(ended || share > 1 || busy < 0.95, "{busy}");
+    }
+    Ok(())
+}
+
 /// XINFO CONSUMERS of such a group takes the server tens of milliseconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_with_very_many_consumers_is_named_and_not_listed() -> anyhow::Result<()> {
@@ -1091,6 +1152,36 @@ async fn keys_behind_a_sentinel_are_read_from_a_replica() -> anyhow::Result<()> 
 }
 
 /// A node of a Cluster dies while it is examined: the report has the others and says so.
+/// It answers, but belongs to no Cluster any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seed_that_has_left_the_cluster_is_passed_over() -> anyhow::Result<()> {
+    let alone = Server::builder(Kind::Redis)
+        .config("cluster-enabled", "yes")
+        .start()
+        .await?;
+    let cluster = redstart_testkit::shared_cluster().await?;
+    let nodes = cluster
+        .url()
+        .split_once("://")
+        .map_or("", |(_, nodes)| nodes);
+    let url = format!("redis+cluster://{},{nodes}", alone.addr());
+    let report = examine(doctor(&url)).await?;
+    let examined: Vec<&str> = report
+        .servers
+        .iter()
+        .map(|one| one.address.as_str())
+        .collect();
+    assert!(examined.len() >= 3, "{examined:?}");
+    assert!(!examined.contains(&alone.addr().as_str()), "{examined:?}");
+    let by_stage: u64 = report.stages.iter().map(|stage| stage.commands).sum();
+    assert_eq!(by_stage, report.cost.commands);
+    // Alone it is no answer.
+    let url = format!("redis+cluster://{}", alone.addr());
+    let error = examine(doctor(&url)).await.expect_err("no slots");
+    assert!(error.to_string().contains("knows no slots"), "{error}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_a_cluster_that_dies_on_the_way_is_named() -> anyhow::Result<()> {
     let cluster = redstart_testkit::Cluster::start(Kind::Redis, 3, 0).await?;

@@ -5,6 +5,7 @@ mod budget;
 mod cost;
 mod hostile;
 mod libraries;
+mod live;
 mod page;
 mod race;
 
