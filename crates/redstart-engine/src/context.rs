@@ -542,17 +542,22 @@ impl<'a> Ctx<'a> {
     /// Removes the fields of a hash whose deadlines have passed: event `hexpired`, effect `HDEL`.
     /// Whether fields are left.
     pub(crate) fn expire_fields(&mut self, key: &[u8]) -> bool {
+        self.expire_some_fields(key, usize::MAX).0
+    }
+
+    /// As [`Ctx::expire_fields`], no more than so many; how many they were, too.
+    pub(crate) fn expire_some_fields(&mut self, key: &[u8], most: usize) -> (bool, usize) {
         let now = self.now_ms();
         let Some(slot) = self.db().find(key) else {
-            return false;
+            return (false, 0);
         };
         let Value::Hash(hash) = &mut self.db().entry_mut(slot).value else {
-            return true;
+            return (true, 0);
         };
-        let fields = hash.remove_due(now);
-        let emptied = hash.is_empty();
+        let fields = hash.remove_due(now, most);
+        let (emptied, count) = (hash.is_empty(), fields.len());
         if fields.is_empty() {
-            return true;
+            return (true, 0);
         }
         let db = self.client.db;
         if self.state.effects.enabled() {
@@ -567,7 +572,7 @@ impl<'a> Ctx<'a> {
             self.notify(notify::class::GENERIC, "del", key);
         }
         self.tell_of_change(key);
-        !emptied
+        (!emptied, count)
     }
 
     /// Lets a client not see the fields of a hash whose deadlines have passed, until its command is over:

@@ -459,6 +459,42 @@ mod tests {
     }
 
     #[test]
+    fn fields_that_expire_together_leave_in_pieces() {
+        const FIELDS: usize = 25_000;
+        let builder = Engine::builder().clock(Clock::manual_at(1_000_000_000));
+        let engine = builder.compat(crate::Compat::Redis74).build().unwrap();
+        let mut session = engine.session();
+        let names: Vec<String> = (0..FIELDS).map(|n| format!("f{n}")).collect();
+        run(
+            &mut session,
+            &format!("HSET h stays 1 {} 1", names.join(" 1 ")),
+        );
+        let line = format!("HPEXPIRE h 10 FIELDS {FIELDS} {}", names.join(" "));
+        run(&mut session, &line);
+        let log = Log::default();
+        let sink = Box::new(Recorder(log.clone()));
+        engine.inner.state.lock().effects.set_sink(Some(sink));
+        for _ in 0..3 {
+            // Not by the engine, which would expire all that is due.
+            engine
+                .inner
+                .clock
+                .advance(std::time::Duration::from_secs(1));
+            run(&mut session, "PING");
+        }
+        let pieces: Vec<usize> = log
+            .lock()
+            .drain(..)
+            .flatten()
+            .map(|line| line.split(' ').count() - 3)
+            .collect();
+        assert_eq!(pieces.iter().sum::<usize>(), FIELDS, "{pieces:?}");
+        assert!(pieces.iter().all(|count| *count <= 10_000), "{pieces:?}");
+        let left = run(&mut session, "HLEN h").into_reply();
+        assert_eq!(left, Some(Reply::Int(1)));
+    }
+
+    #[test]
     fn a_transaction_is_one_unit() {
         let (engine, log) = engine();
         let mut session = engine.session();
