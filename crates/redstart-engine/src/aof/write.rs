@@ -285,7 +285,7 @@ impl Log {
             return Ok(());
         }
         if let Err(error) = disk.file.append(bytes) {
-            let undone = disk.file.cut(disk.len);
+            let undone = disk.file.cut(self.len.load(Ordering::Relaxed));
             let trouble = if undone.is_ok() {
                 WRITE_FAILED
             } else {
@@ -294,7 +294,7 @@ impl Log {
             self.fail(trouble, &error);
             return Err(error);
         }
-        disk.len += bytes.len() as u64;
+        self.len.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let _ =
             self.trouble
                 .compare_exchange(WRITE_FAILED, FINE, Ordering::AcqRel, Ordering::Relaxed);
