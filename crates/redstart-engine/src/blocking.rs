@@ -59,6 +59,9 @@ struct Waiter {
     protocol: Protocol,
     wait: Wait,
     done: Option<Served>,
+    /// What the log must have before the answer is told. Later changes are no part of it, and to wait for them, too, could
+    /// take as long as others write.
+    position: u64,
     waker: Option<Waker>,
 }
 
@@ -173,6 +176,7 @@ pub(crate) fn add(state: &mut State, client: &Client, wait: Wait) -> u64 {
         protocol,
         wait,
         done: None,
+        position: 0,
         waker: None,
     };
     blocking.waiters.insert(number, waiter);
@@ -195,6 +199,21 @@ fn settle(state: &mut State, number: u64, served: Served) {
         waker.wake();
     }
     leave_queues(state, db, &keys, number, hears);
+    // That nothing came is told whatever else waits for the disk.
+    let position = state.effects.position_in_vain(db, &keys);
+    set_position(state, number, position);
+}
+
+fn set_position(state: &mut State, number: u64, position: u64) {
+    if let Some(waiter) = state.blocking.waiters.get_mut(&number) {
+        waiter.position = position;
+    }
+}
+
+/// What the log must have before the answer of a client that was served is told.
+pub(crate) fn position(state: &State, number: u64) -> u64 {
+    let waiter = state.blocking.waiters.get(&number);
+    waiter.map_or(0, |waiter| waiter.position)
 }
 
 fn leave_queues(state: &mut State, db: usize, keys: &[Bytes], number: u64, hears: bool) {
@@ -335,13 +354,15 @@ fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
         return;
     }
     state.blocking.tries += 1;
-    let mut client = Client::internal(waiter.client, waiter.db, waiter.protocol);
+    let db = waiter.db;
+    let mut client = Client::internal(waiter.client, db, waiter.protocol);
     // The closure is lent out of the table while it works on the state that holds the table.
     let mut serve = std::mem::replace(&mut waiter.wait.serve, Box::new(|_, _| None));
     let served = serve(
         &mut Ctx::new(state, &mut client, now_micros, Origin::Engine),
         key,
     );
+    let is_served = served.is_some();
     match served {
         Some(served) => settle(state, number, served),
         None => {
@@ -350,7 +371,15 @@ fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
             }
         }
     }
-    state.effects.flush();
+    let changed = state.effects.flush_for_waiting();
+    // Who waits for no key tells of none.
+    if is_served && (changed > 0 || !key.is_empty()) {
+        let position = match changed {
+            0 => state.effects.position_of(db, key),
+            changed => changed,
+        };
+        set_position(state, number, position);
+    }
 }
 
 /// Whether a waiting client has its answer.

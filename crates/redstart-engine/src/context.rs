@@ -104,6 +104,7 @@ impl<'a> Ctx<'a> {
         if self.state.effects.is_undurable() {
             self.depend_on_changes(spec, args);
         }
+        let said = self.state.effects.said();
         let result = (spec.handler)(self, args);
         if !self.state.hidden.is_empty() {
             self.show_fields();
@@ -126,6 +127,9 @@ impl<'a> Ctx<'a> {
         }
         if self.dirty > 0 {
             self.state.dirty += self.dirty;
+            if said.is_some() && said == self.state.effects.said() {
+                self.touch_named(db, spec, args);
+            }
             if self.state.effects.enabled() {
                 match self.rewritten.take() {
                     Some(effects) => {
@@ -205,6 +209,23 @@ impl<'a> Ctx<'a> {
         // SORT's patterns lead to keys that its arguments do not name.
         if reads && (!named || spec.name.starts_with("sort")) {
             effects.depend_on_all();
+        } else if spec.name.starts_with("fcall") || spec.full_name.starts_with("function|") {
+            effects.depend_on_everything();
+        }
+    }
+
+    /// Lets later replies wait for what a command changed that it did not say by [`Ctx::modified`]: who watches the key of a
+    /// stream is not told of its groups, and functions have no key.
+    #[cold]
+    fn touch_named(&mut self, db: usize, spec: &'static Spec, args: &[Bytes]) {
+        let effects = &mut self.state.effects;
+        let mut named = false;
+        spec.each_key(args, |at| {
+            named = true;
+            effects.touch(db, &args[at]);
+        });
+        if !named {
+            effects.touch_all();
         }
     }
 
@@ -703,6 +724,11 @@ impl<'a> Ctx<'a> {
     pub(crate) fn record(&mut self, args: Vec<Bytes>) {
         let db = self.client.db;
         self.state.effects.record(db, args);
+    }
+
+    /// Lets later replies wait for a change of a key that those who watch it are not told of.
+    pub(crate) fn touch(&mut self, key: &[u8]) {
+        self.state.effects.touch(self.client.db, key);
     }
 }
 

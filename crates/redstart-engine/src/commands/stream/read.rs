@@ -354,6 +354,7 @@ fn serve_group(cx: &mut Ctx<'_>, key: &Bytes, reader: &Reader, count: u64) -> Op
     for effect in effects {
         cx.record(effect);
     }
+    cx.touch(key);
     let found = vec![(Reply::Bulk(key.clone()), Reply::Array(entries))];
     Some(Served {
         reply: by_stream(cx, found),
@@ -451,6 +452,7 @@ fn take_back(
         cx.record(ack);
     }
     cx.record(set_id);
+    cx.touch(key);
     cx.signal_ready(key);
 }
 
