@@ -695,6 +695,61 @@ fn who_waited_in_vain_for_a_key_that_others_changed_waits_for_the_disk() {
     assert_eq!(blocked.try_take(), Some(Reply::NilArray));
 }
 
+/// Waits until so many clients of the listener are left.
+async fn clients_become(engine: &Engine, count: usize) {
+    let became = async {
+        while engine.inner.lock().clients.len() != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let became = timeout(PATIENCE / 2, became).await;
+    let left = engine.inner.lock().clients.len();
+    assert!(became.is_ok(), "{left} clients are left, not {count}");
+}
+
+#[test]
+fn a_client_that_leaves_or_is_killed_while_the_disk_hangs_is_let_go() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let (mut leaves, mut killed) = (Wire::connect(addr).await, Wire::connect(addr).await);
+        leaves.call("PING", "+PONG\r\n").await;
+        killed.call("PING", "+PONG\r\n").await;
+        let slow = SlowDisk::new();
+        for (wire, key) in [(&mut leaves, "a"), (&mut killed, "b")] {
+            wire.send(&format!("SET {key} 1\r\n")).await;
+            becomes(&engine, &format!("EXISTS {key}"), Reply::Int(1)).await;
+        }
+        drop(leaves);
+        clients_become(&engine, 1).await;
+        ahead(&mut engine.session(), "CLIENT KILL TYPE normal SKIPME no");
+        clients_become(&engine, 0).await;
+        drop(slow);
+    });
+}
+
+#[test]
+fn a_client_that_only_sends_no_more_gets_its_reply_from_a_slow_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut wire = Wire::connect(addr).await;
+        let slow = SlowDisk::new();
+        wire.send("SET a 1\r\n").await;
+        becomes(&engine, "EXISTS a", Reply::Int(1)).await;
+        // More comes while it waits, and then the end.
+        wire.send("GET a\r\nPING\r\n").await;
+        wire.0.shutdown().await.unwrap();
+        wire.hears_nothing().await;
+        drop(slow);
+        wire.hears("+OK\r\n$1\r\n1\r\n+PONG\r\n").await;
+    });
+}
+
 #[test]
 fn what_was_changed_before_the_log_promised_more_is_not_told_before_it_is_on_the_disk() {
     let _alone = ALONE.lock();
