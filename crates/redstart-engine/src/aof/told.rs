@@ -767,3 +767,43 @@ fn what_was_changed_before_the_log_promised_more_is_not_told_before_it_is_on_the
     drop(slow);
     assert!(position.at() >= changed, "{position:?}");
 }
+
+#[test]
+fn a_replica_gets_all_that_is_on_the_disk_whatever_is_written_meanwhile() {
+    /// More than sockets hold.
+    const UNITS: usize = 100;
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let value = "v".repeat(320 * 1024);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut replica = Wire::connect(addr).await;
+        replica.send("PSYNC ? -1\r\n").await;
+        becomes_online(&engine).await;
+        let mut writer = engine.session();
+        let slow = SlowDisk::new();
+        ahead(&mut writer, "SET first 1");
+        for n in 0..UNITS {
+            ahead(&mut writer, &format!("SET big{n} {value}"));
+        }
+        let end = engine.inner.lock().feed.offset();
+        drop(slow);
+        let mut heard = Vec::with_capacity(1 << 20);
+        let mut hear = async |until: &str| {
+            while memchr::memmem::find(&heard, until.as_bytes()).is_none() {
+                // What is looked for may have begun to come.
+                heard.drain(..heard.len().saturating_sub(until.len()));
+                let read = timeout(PATIENCE / 3, replica.0.read_buf(&mut heard)).await;
+                let read = read.unwrap_or_else(|_| panic!("{until:?} is not heard"));
+                assert!(read.unwrap() > 0, "it was let go before {until:?}");
+            }
+        };
+        // What was on the disk by then is more than what was sent.
+        hear("big10\r\n").await;
+        let _slow = SlowDisk::new();
+        ahead(&mut writer, "SET other 1");
+        assert!(engine.inner.lock().feed.offset() > end);
+        hear(&format!("big{}\r\n", UNITS - 1)).await;
+    });
+}
