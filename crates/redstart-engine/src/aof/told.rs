@@ -807,3 +807,28 @@ fn a_replica_gets_all_that_is_on_the_disk_whatever_is_written_meanwhile() {
         hear(&format!("big{}\r\n", UNITS - 1)).await;
     });
 }
+
+#[test]
+fn subscribers_hear_where_the_data_is_although_the_disk_hangs() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut subscriber = Wire::connect(addr).await;
+        let channel = crate::handover::CHANNEL;
+        let length = channel.len();
+        let confirmed = format!("*3\r\n$9\r\nsubscribe\r\n${length}\r\n{channel}\r\n:1\r\n");
+        subscriber
+            .call(&format!("SUBSCRIBE {channel}"), &confirmed)
+            .await;
+        let slow = SlowDisk::new();
+        ahead(&mut engine.session(), "SET k 1");
+        let place = crate::handover::Place::new("localhost", 1);
+        crate::handover::commit(&mut engine.inner.lock(), place).unwrap();
+        let message =
+            format!("*3\r\n$7\r\nmessage\r\n${length}\r\n{channel}\r\n$11\r\nlocalhost:1\r\n");
+        subscriber.hears(&message).await;
+        drop(slow);
+    });
+}
