@@ -38,9 +38,10 @@ pub(crate) struct Served {
 
 /// What a command waits for; handed to [`Ctx::block`].
 pub(crate) struct Wait {
-    /// Empty if something else is waited for, such as the disk: [`Wait::serve`] then looks for it from
-    /// time to time.
     pub(crate) keys: Vec<Bytes>,
+    /// [`Wait::serve`] looks again when the log is on the disk up to here, and from time to time: it may look for what nothing
+    /// tells of.
+    pub(crate) synced: Option<u64>,
     /// Unix time in microseconds, so that no wait ends early; `None` waits forever.
     pub(crate) deadline: Option<i64>,
     /// Whether [`Wait::serve`] is called for a key that does not exist: who reads a stream through a
@@ -105,15 +106,20 @@ impl Blocking {
 
     /// When a waiting client is to be looked at again if nothing wakes it, in unix microseconds.
     pub(crate) fn next_look(&self, number: u64, now_micros: i64) -> Option<i64> {
-        /// What no key tells of is looked for this often.
-        const EVERY: i64 = 10_000;
+        /// What nothing tells of is looked for this often.
+        const EVERY: i64 = 1_000_000;
         let wait = &self.waiters.get(&number)?.wait;
-        match wait.keys.is_empty() {
+        match wait.synced.is_some() {
             true => Some(wait.deadline.map_or(now_micros + EVERY, |deadline| {
                 deadline.min(now_micros + EVERY)
             })),
             false => wait.deadline,
         }
+    }
+
+    /// Up to where a waiting client waits for the log to be on the disk.
+    pub(crate) fn synced(&self, number: u64) -> Option<u64> {
+        self.waiters.get(&number)?.wait.synced
     }
 
     #[inline]
@@ -338,10 +344,10 @@ fn next_in_line(state: &State, db: usize, key: &[u8], last: u64, now_micros: i64
     queue.numbers.range(last + 1..).next().copied()
 }
 
-/// Tries to serve a client that waits for no key.
+/// Tries to serve a client that waits for the disk.
 pub(crate) fn look_again(state: &mut State, number: u64, now_micros: i64) {
     let waiter = state.blocking.waiters.get(&number);
-    if waiter.is_some_and(|waiter| waiter.wait.keys.is_empty()) {
+    if waiter.is_some_and(|waiter| waiter.wait.synced.is_some()) {
         serve_one(state, number, &Bytes::new(), now_micros);
     }
 }

@@ -1038,6 +1038,11 @@ impl Blocked {
         blocking::look_again(&mut state, self.number, now);
         if !blocking::is_served(&state, self.number) {
             blocking::wake_by(&mut state, self.number, cx.waker());
+            if let Some(position) = state.blocking.synced(self.number)
+                && let Some(log) = self.inner.log.get()
+            {
+                log.wake_when_synced(position, &mut self.place, cx.waker());
+            }
             return Look::Waits(state.blocking.next_look(self.number, now));
         }
         let position = blocking::position(&state, self.number);

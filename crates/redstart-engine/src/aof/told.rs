@@ -775,6 +775,8 @@ fn a_replica_gets_all_that_is_on_the_disk_whatever_is_written_meanwhile() {
     let _alone = ALONE.lock();
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path(), Fsync::Always);
+    // It says nothing here, however long this takes.
+    ask(&mut engine.session(), "CONFIG SET repl-timeout 3600");
     let value = "v".repeat(320 * 1024);
     runtime().block_on(async {
         let addr = listen(&engine).await;
@@ -794,7 +796,7 @@ fn a_replica_gets_all_that_is_on_the_disk_whatever_is_written_meanwhile() {
             while memchr::memmem::find(&heard, until.as_bytes()).is_none() {
                 // What is looked for may have begun to come.
                 heard.drain(..heard.len().saturating_sub(until.len()));
-                let read = timeout(PATIENCE / 3, replica.0.read_buf(&mut heard)).await;
+                let read = timeout(PATIENCE, replica.0.read_buf(&mut heard)).await;
                 let read = read.unwrap_or_else(|_| panic!("{until:?} is not heard"));
                 assert!(read.unwrap() > 0, "it was let go before {until:?}");
             }
@@ -830,5 +832,45 @@ fn subscribers_hear_where_the_data_is_although_the_disk_hangs() {
             format!("*3\r\n$7\r\nmessage\r\n${length}\r\n{channel}\r\n$11\r\nlocalhost:1\r\n");
         subscriber.hears(&message).await;
         drop(slow);
+    });
+}
+
+#[test]
+fn waitaof_is_woken_by_the_disk_and_by_replicas() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Engine::builder().compat(Compat::Valkey9);
+    let builder = builder.append_only(dir.path(), Fsync::EverySec);
+    let engine = builder.build().unwrap();
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut replica = Wire::connect(addr).await;
+        replica.send("PSYNC ? -1\r\n").await;
+        becomes_online(&engine).await;
+        let (mut local, mut remote) = (Wire::connect(addr).await, Wire::connect(addr).await);
+        let slow = SlowDisk::new();
+        local.call("SET k 1", "+OK\r\n").await;
+        local.send("WAITAOF 1 0 0\r\n").await;
+        remote.send("WAITAOF 0 1 0\r\n").await;
+        let wait = async {
+            while engine.inner.lock().blocking.len() < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap();
+        let tried = || engine.inner.lock().blocking.tries;
+        let (before, begun) = (tried(), Instant::now());
+        local.hears_nothing().await;
+        tokio::time::sleep(Duration::from_millis(950)).await;
+        // Ticks look for both, and each looks for itself once a second.
+        let most = 5 + begun.elapsed().as_millis() as u64 * 3 / 100;
+        let tries = tried() - before;
+        assert!(tries <= most, "looked {tries} times");
+        let end = engine.inner.lock().feed.offset();
+        let acknowledged = format!("REPLCONF ACK {end} FACK {end}\r\n");
+        replica.send(&acknowledged).await;
+        remote.hears("*2\r\n:0\r\n:1\r\n").await;
+        drop(slow);
+        local.hears("*2\r\n:1\r\n:").await;
     });
 }

@@ -230,6 +230,7 @@ fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
     cx.block(Wait {
         keys: keys.to_vec(),
         deadline,
+        synced: None,
         hears_of_absence: reader.is_some(),
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, key| match &reader {
