@@ -23,7 +23,8 @@
 //! message of that is under way (`server.rs`). A replica goes on, too: it keeps what it cannot write up to a limit, and then
 //! waits for room for a fresh base. A failed sync is final for the file: the kernel may have dropped the
 //! pages, and a later sync that succeeds says nothing about them. Writes are then refused until the
-//! log's thread has written a fresh base from memory. A process that is killed before that, and
+//! log's thread has written a fresh base from memory, which is tried at growing distances, and at once
+//! for BGREWRITEAOF. A process that is killed before that, and
 //! started again while the machine runs on, believes what the kernel shows it; so do Redis and
 //! Valkey.
 //!
@@ -31,6 +32,7 @@
 //!
 //! A file that the manifest names, and the folder that names it, are synced before the manifest is
 //! replaced, and files are removed only after that; a file system may keep these changes in any order.
+//! A number is given to one file only, also if its manifest could not be saved: that one may be on the disk all the same.
 //! What is read at a start is synced before it is served. The last file may end within a command, or
 //! in zeros that were never written: it is cut there, and anything else is an error. `aof/crash.rs`
 //! ends the process and the power at every call to the file system and checks that every
@@ -100,7 +102,7 @@ pub(crate) use dump::write_all;
 
 use file::LogFile;
 use folder::Folder;
-use manifest::Manifest;
+use manifest::{Manifest, Numbers};
 use policy::Policy;
 use write::{FILE_LOST, FINE, Waiters};
 
@@ -109,10 +111,26 @@ const ROUND: Duration = Duration::from_millis(100);
 /// How soon after a failed attempt a fresh log is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long after an attempt at a fresh log the next one may begin. Everybody waits during an attempt, which may write
-/// nearly all data before it fails: ten times as long, commands are answered.
+/// Nobody waits longer than this for another attempt, unless one takes longer.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// How long after an attempt at a fresh log that failed the next one may begin. Everybody waits during an attempt, which may
+/// write nearly all data before it fails: ten times as long, commands are answered, and after a long one at least as long.
 fn pause_after(attempt: Duration) -> Duration {
-    RETRY.max(attempt.saturating_mul(10))
+    RETRY.max(attempt.saturating_mul(10).min(LONGEST.max(attempt)))
+}
+
+/// How long after so many rewrites that failed in a row the log's growth may be the reason for another one.
+fn pause_between(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    RETRY.saturating_mul(1 << doublings).min(LONGEST)
+}
+
+/// Rewrites that failed, one after the other, and when the log's growth may be the reason for another one.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    pause_until: Option<Instant>,
 }
 
 /// The log of one engine. Locks are taken in the order of the fields, after the engine's own.
@@ -123,11 +141,15 @@ pub(crate) struct Log {
     compat: Compat,
     script_memory: usize,
     /// Held by who changes the manifest, while it is saved: that is slow, and nobody else waits for it.
-    saving: Mutex<()>,
+    saving: Mutex<Numbers>,
     /// Held during a sync, so that there is one at a time; when the last one ended.
     syncing: Mutex<Instant>,
     disk: Mutex<Disk>,
     buffer: Mutex<Buffer>,
+    /// The length of the increment that is being written, and that of the base. They change with `disk` held; who only tells of
+    /// them does not wait for a write that takes long.
+    len: AtomicU64,
+    base_len: AtomicU64,
     /// How many bytes were ever put into the buffer, and how often all data was replaced.
     appended: AtomicU64,
     /// How many of them the kernel has.
@@ -145,6 +167,7 @@ pub(crate) struct Log {
     rewriting: AtomicBool,
     rewrites: AtomicU64,
     rewrite_failed: AtomicBool,
+    rewrite_failures: Mutex<Failures>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Threads that copy the log: they need the engine's lock at the end, which may be held while
     /// another log waits for the end of this one.
@@ -175,9 +198,6 @@ struct Buffer {
 struct Disk {
     file: Arc<LogFile>,
     manifest: Manifest,
-    /// The length of the increment that is being written.
-    len: u64,
-    base_len: u64,
     /// How often the log was started over: a rewrite of files from before must not be published.
     fresh_starts: u64,
 }
@@ -199,8 +219,9 @@ impl Log {
         state: &State,
         engine: Weak<Inner>,
     ) -> Result<Arc<Log>, EngineError> {
+        let mut numbers = Numbers::default();
         if manifest.increments.is_empty() {
-            manifest.add_increment();
+            manifest.add_increment(&mut numbers);
             folder.create(manifest.current())?;
             manifest.save(&*folder)?;
         }
@@ -214,15 +235,15 @@ impl Log {
             databases: state.dbs.len(),
             compat: state.config.compat,
             script_memory: state.scripts.limits.memory,
-            saving: Mutex::new(()),
+            saving: Mutex::new(numbers),
             syncing: Mutex::new(Instant::now()),
             disk: Mutex::new(Disk {
                 file: Arc::new(LogFile::new(file)),
                 manifest,
-                len,
-                base_len,
                 fresh_starts: 0,
             }),
+            len: AtomicU64::new(len),
+            base_len: AtomicU64::new(base_len),
             buffer: Mutex::new(Buffer {
                 bytes: Vec::new(),
                 db: None,
@@ -238,6 +259,7 @@ impl Log {
             rewriting: AtomicBool::new(false),
             rewrites: AtomicU64::new(0),
             rewrite_failed: AtomicBool::new(false),
+            rewrite_failures: Mutex::default(),
             threads: Mutex::new(Vec::new()),
             backups: Mutex::new(Vec::new()),
             engine: OnceLock::new(),
@@ -266,14 +288,14 @@ impl Log {
     }
 
     pub(crate) fn sizes(&self) -> Sizes {
-        let (base, increment) = {
-            let disk = self.disk.lock();
-            (disk.base_len, disk.len)
-        };
+        // While a file is exchanged, the buffer is held, and about this much is in it.
+        let appended = self.appended.load(Ordering::Relaxed);
+        let unwritten = appended.saturating_sub(self.written.load(Ordering::Relaxed));
+        let buffer = self.buffer.try_lock();
         Sizes {
-            base,
-            increment,
-            buffered: self.buffer.lock().bytes.len() as u64,
+            base: self.base_len.load(Ordering::Relaxed),
+            increment: self.len.load(Ordering::Relaxed),
+            buffered: buffer.map_or(unwritten, |buffer| buffer.bytes.len() as u64),
             rewrites: self.rewrites.load(Ordering::Relaxed),
         }
     }
@@ -305,12 +327,16 @@ impl Log {
                 return;
             }
             if self.trouble() == FILE_LOST {
-                if next_attempt.is_none_or(|at| at <= Instant::now()) {
+                // Who asks for a rewrite asks for this.
+                if work.rewrite || next_attempt.is_none_or(|at| at <= Instant::now()) {
                     let (written, took) = self.try_to_start_over();
-                    if let Err(error) = written {
-                        tracing::error!(%error, "cannot start a fresh append-only log");
-                    }
-                    next_attempt = Instant::now().checked_add(pause_after(took));
+                    next_attempt = match written {
+                        Ok(()) => None,
+                        Err(error) => {
+                            tracing::error!(%error, "cannot start a fresh append-only log");
+                            Instant::now().checked_add(pause_after(took))
+                        }
+                    };
                 }
                 continue;
             }
@@ -325,11 +351,10 @@ impl Log {
             } else {
                 self.write()
             };
-            let grown = {
-                let disk = self.disk.lock();
-                self.policy.wants_rewrite(disk.len, disk.base_len)
-            };
-            if work.rewrite || grown {
+            let len = self.len.load(Ordering::Relaxed);
+            let base_len = self.base_len.load(Ordering::Relaxed);
+            let grown = self.policy.wants_rewrite(len, base_len);
+            if work.rewrite || (grown && self.rewrite_may_begin()) {
                 self.start_rewrite();
             }
         }

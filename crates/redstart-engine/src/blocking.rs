@@ -38,9 +38,10 @@ pub(crate) struct Served {
 
 /// What a command waits for; handed to [`Ctx::block`].
 pub(crate) struct Wait {
-    /// Empty if something else is waited for, such as the disk: [`Wait::serve`] then looks for it from
-    /// time to time.
     pub(crate) keys: Vec<Bytes>,
+    /// [`Wait::serve`] looks again when the log is on the disk up to here, and from time to time: it may look for what nothing
+    /// tells of.
+    pub(crate) synced: Option<u64>,
     /// Unix time in microseconds, so that no wait ends early; `None` waits forever.
     pub(crate) deadline: Option<i64>,
     /// Whether [`Wait::serve`] is called for a key that does not exist: who reads a stream through a
@@ -59,6 +60,9 @@ struct Waiter {
     protocol: Protocol,
     wait: Wait,
     done: Option<Served>,
+    /// What the log must have before the answer is told. Later changes are no part of it, and to wait for them, too, could
+    /// take as long as others write.
+    position: u64,
     waker: Option<Waker>,
 }
 
@@ -102,15 +106,20 @@ impl Blocking {
 
     /// When a waiting client is to be looked at again if nothing wakes it, in unix microseconds.
     pub(crate) fn next_look(&self, number: u64, now_micros: i64) -> Option<i64> {
-        /// What no key tells of is looked for this often.
-        const EVERY: i64 = 10_000;
+        /// What nothing tells of is looked for this often.
+        const EVERY: i64 = 1_000_000;
         let wait = &self.waiters.get(&number)?.wait;
-        match wait.keys.is_empty() {
+        match wait.synced.is_some() {
             true => Some(wait.deadline.map_or(now_micros + EVERY, |deadline| {
                 deadline.min(now_micros + EVERY)
             })),
             false => wait.deadline,
         }
+    }
+
+    /// Up to where a waiting client waits for the log to be on the disk.
+    pub(crate) fn synced(&self, number: u64) -> Option<u64> {
+        self.waiters.get(&number)?.wait.synced
     }
 
     #[inline]
@@ -173,6 +182,7 @@ pub(crate) fn add(state: &mut State, client: &Client, wait: Wait) -> u64 {
         protocol,
         wait,
         done: None,
+        position: 0,
         waker: None,
     };
     blocking.waiters.insert(number, waiter);
@@ -195,6 +205,21 @@ fn settle(state: &mut State, number: u64, served: Served) {
         waker.wake();
     }
     leave_queues(state, db, &keys, number, hears);
+    // That nothing came is told whatever else waits for the disk.
+    let position = state.effects.position_in_vain(db, &keys);
+    set_position(state, number, position);
+}
+
+fn set_position(state: &mut State, number: u64, position: u64) {
+    if let Some(waiter) = state.blocking.waiters.get_mut(&number) {
+        waiter.position = position;
+    }
+}
+
+/// What the log must have before the answer of a client that was served is told.
+pub(crate) fn position(state: &State, number: u64) -> u64 {
+    let waiter = state.blocking.waiters.get(&number);
+    waiter.map_or(0, |waiter| waiter.position)
 }
 
 fn leave_queues(state: &mut State, db: usize, keys: &[Bytes], number: u64, hears: bool) {
@@ -319,10 +344,10 @@ fn next_in_line(state: &State, db: usize, key: &[u8], last: u64, now_micros: i64
     queue.numbers.range(last + 1..).next().copied()
 }
 
-/// Tries to serve a client that waits for no key.
+/// Tries to serve a client that waits for the disk.
 pub(crate) fn look_again(state: &mut State, number: u64, now_micros: i64) {
     let waiter = state.blocking.waiters.get(&number);
-    if waiter.is_some_and(|waiter| waiter.wait.keys.is_empty()) {
+    if waiter.is_some_and(|waiter| waiter.wait.synced.is_some()) {
         serve_one(state, number, &Bytes::new(), now_micros);
     }
 }
@@ -335,13 +360,15 @@ fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
         return;
     }
     state.blocking.tries += 1;
-    let mut client = Client::internal(waiter.client, waiter.db, waiter.protocol);
+    let db = waiter.db;
+    let mut client = Client::internal(waiter.client, db, waiter.protocol);
     // The closure is lent out of the table while it works on the state that holds the table.
     let mut serve = std::mem::replace(&mut waiter.wait.serve, Box::new(|_, _| None));
     let served = serve(
         &mut Ctx::new(state, &mut client, now_micros, Origin::Engine),
         key,
     );
+    let is_served = served.is_some();
     match served {
         Some(served) => settle(state, number, served),
         None => {
@@ -350,7 +377,15 @@ fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
             }
         }
     }
-    state.effects.flush();
+    let changed = state.effects.flush_for_waiting();
+    // Who waits for no key tells of none.
+    if is_served && (changed > 0 || !key.is_empty()) {
+        let position = match changed {
+            0 => state.effects.position_of(db, key),
+            changed => changed,
+        };
+        set_position(state, number, position);
+    }
 }
 
 /// Whether a waiting client has its answer.

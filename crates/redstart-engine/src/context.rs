@@ -104,6 +104,7 @@ impl<'a> Ctx<'a> {
         if self.state.effects.is_undurable() {
             self.depend_on_changes(spec, args);
         }
+        let said = self.state.effects.said();
         let result = (spec.handler)(self, args);
         if !self.state.hidden.is_empty() {
             self.show_fields();
@@ -126,6 +127,9 @@ impl<'a> Ctx<'a> {
         }
         if self.dirty > 0 {
             self.state.dirty += self.dirty;
+            if said.is_some() && said == self.state.effects.said() {
+                self.touch_named(db, spec, args);
+            }
             if self.state.effects.enabled() {
                 match self.rewritten.take() {
                     Some(effects) => {
@@ -205,6 +209,23 @@ impl<'a> Ctx<'a> {
         // SORT's patterns lead to keys that its arguments do not name.
         if reads && (!named || spec.name.starts_with("sort")) {
             effects.depend_on_all();
+        } else if spec.name.starts_with("fcall") || spec.full_name.starts_with("function|") {
+            effects.depend_on_everything();
+        }
+    }
+
+    /// Lets later replies wait for what a command changed that it did not say by [`Ctx::modified`]: who watches the key of a
+    /// stream is not told of its groups, and functions have no key.
+    #[cold]
+    fn touch_named(&mut self, db: usize, spec: &'static Spec, args: &[Bytes]) {
+        let effects = &mut self.state.effects;
+        let mut named = false;
+        spec.each_key(args, |at| {
+            named = true;
+            effects.touch(db, &args[at]);
+        });
+        if !named {
+            effects.touch_all();
         }
     }
 
@@ -542,17 +563,22 @@ impl<'a> Ctx<'a> {
     /// Removes the fields of a hash whose deadlines have passed: event `hexpired`, effect `HDEL`.
     /// Whether fields are left.
     pub(crate) fn expire_fields(&mut self, key: &[u8]) -> bool {
+        self.expire_some_fields(key, usize::MAX).0
+    }
+
+    /// As [`Ctx::expire_fields`], no more than so many; how many they were, too.
+    pub(crate) fn expire_some_fields(&mut self, key: &[u8], most: usize) -> (bool, usize) {
         let now = self.now_ms();
         let Some(slot) = self.db().find(key) else {
-            return false;
+            return (false, 0);
         };
         let Value::Hash(hash) = &mut self.db().entry_mut(slot).value else {
-            return true;
+            return (true, 0);
         };
-        let fields = hash.remove_due(now);
-        let emptied = hash.is_empty();
+        let fields = hash.remove_due(now, most);
+        let (emptied, count) = (hash.is_empty(), fields.len());
         if fields.is_empty() {
-            return true;
+            return (true, 0);
         }
         let db = self.client.db;
         if self.state.effects.enabled() {
@@ -567,7 +593,7 @@ impl<'a> Ctx<'a> {
             self.notify(notify::class::GENERIC, "del", key);
         }
         self.tell_of_change(key);
-        !emptied
+        (!emptied, count)
     }
 
     /// Lets a client not see the fields of a hash whose deadlines have passed, until its command is over:
@@ -698,6 +724,11 @@ impl<'a> Ctx<'a> {
     pub(crate) fn record(&mut self, args: Vec<Bytes>) {
         let db = self.client.db;
         self.state.effects.record(db, args);
+    }
+
+    /// Lets later replies wait for a change of a key that those who watch it are not told of.
+    pub(crate) fn touch(&mut self, key: &[u8]) {
+        self.state.effects.touch(self.client.db, key);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
 
 /// How often (in microseconds) a little of the keyspace is searched for expired keys.
 const SWEEP_INTERVAL: i64 = 100_000;
-/// How many entries of a database one such search looks at: a few milliseconds' worth.
+/// How many entries of a database, and how many fields of hashes, one such search looks at: a few milliseconds' worth.
 const SWEEP_BUDGET: usize = 10_000;
 
 /// The outcome of a command.
@@ -208,7 +208,7 @@ pub(crate) fn sweep_all(state: &mut State, now_micros: i64) {
     finish(state, now_micros);
 }
 
-/// Expires keys that are due, looking at no more than `budget` entries.
+/// Expires keys that are due, looking at no more than `budget` entries, and removes no more than so many fields of hashes.
 fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) {
     if state.replica.is_some() {
         return;
@@ -222,10 +222,12 @@ fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) {
             cx.expire(key);
             cx.state.effects.flush();
         }
+        // Thousands of fields of one hash may be due at once: the others are found by the next search.
+        let mut left = budget;
         for key in &hashes {
-            if cx.expire_fields(key)
-                && let Some(slot) = cx.db().find(key)
-            {
+            let (stays, count) = cx.expire_some_fields(key, left);
+            left -= count;
+            if stays && let Some(slot) = cx.db().find(key) {
                 cx.db().enter(slot);
             }
             cx.state.effects.flush();

@@ -144,7 +144,12 @@ impl Effects {
 
     /// Whether reads are held may have changed.
     pub(crate) fn follow_sink(&mut self) {
+        let held = self.holds;
         self.holds = self.sink.as_ref().is_some_and(|sink| sink.holds_reads());
+        if self.holds && !held {
+            // Which keys changed until now was not noted, and not all of that may be on the disk.
+            self.everything = self.last;
+        }
         if !self.holds {
             self.touched.clear();
             self.forget_keys();
@@ -267,6 +272,13 @@ impl Effects {
         }
     }
 
+    /// How many keys the running unit has said that it changed, and whether it said that of all; `None` where reads are not
+    /// held.
+    #[inline]
+    pub(crate) fn said(&self) -> Option<(usize, bool)> {
+        self.holds.then_some((self.touched.len(), self.touched_all))
+    }
+
     /// All keys have changed or may have.
     pub(crate) fn touch_all(&mut self) {
         self.touched_all = self.holds;
@@ -280,9 +292,42 @@ impl Effects {
 
     /// A command reads or depends on a key.
     pub(crate) fn depend_on(&mut self, db: usize, key: &[u8]) {
-        let position = self.undurable.get(&(db, Blob::new(key)));
-        let position = position.map_or(self.everything, |own| self.everything.max(*own));
-        self.needed = self.needed.max(position);
+        self.needed = self.needed.max(self.changed_at(db, key));
+    }
+
+    /// The last change of a key, if that may not be on the disk.
+    fn changed_at(&self, db: usize, key: &[u8]) -> u64 {
+        let own = self.undurable.get(&(db, Blob::new(key)));
+        own.map_or(self.everything, |own| self.everything.max(*own))
+    }
+
+    /// A command depends on what changes for all keys at once, such as the functions.
+    pub(crate) fn depend_on_everything(&mut self) {
+        self.needed = self.needed.max(self.everything);
+    }
+
+    /// What an answer depends on that tells of keys after a wait in vain.
+    pub(crate) fn position_in_vain<'k>(
+        &self,
+        db: usize,
+        keys: impl IntoIterator<Item = &'k Bytes>,
+    ) -> u64 {
+        match self.holds {
+            true => {
+                let changes = keys.into_iter().map(|key| self.changed_at(db, key));
+                changes.max().unwrap_or(0)
+            }
+            false => 0,
+        }
+    }
+
+    /// What an answer depends on that tells what a key holds after a wait, and changed nothing.
+    pub(crate) fn position_of(&self, db: usize, key: &Bytes) -> u64 {
+        if self.holds || self.is_failing() || self.sink.is_none() {
+            self.position_in_vain(db, [key])
+        } else {
+            self.last
+        }
     }
 
     /// A command reads the keyspace as a whole.
@@ -338,6 +383,16 @@ impl Effects {
         if self.enabled() {
             self.pending.push(Effect { db, args });
         }
+    }
+
+    /// As [`Effects::flush`] for what was done for a client that waits: the position that its answer depends on, 0 if
+    /// nothing was changed for it.
+    pub(crate) fn flush_for_waiting(&mut self) -> u64 {
+        let of_batch = std::mem::take(&mut self.needed);
+        self.flush();
+        let own = self.needed;
+        self.needed = of_batch.max(own);
+        own
     }
 
     /// Hands the unit that just ended to the sink.
@@ -456,6 +511,42 @@ mod tests {
                 .collect();
             assert_eq!(recorded, expected, "{command}");
         }
+    }
+
+    #[test]
+    fn fields_that_expire_together_leave_in_pieces() {
+        const FIELDS: usize = 25_000;
+        let builder = Engine::builder().clock(Clock::manual_at(1_000_000_000));
+        let engine = builder.compat(crate::Compat::Redis74).build().unwrap();
+        let mut session = engine.session();
+        let names: Vec<String> = (0..FIELDS).map(|n| format!("f{n}")).collect();
+        run(
+            &mut session,
+            &format!("HSET h stays 1 {} 1", names.join(" 1 ")),
+        );
+        let line = format!("HPEXPIRE h 10 FIELDS {FIELDS} {}", names.join(" "));
+        run(&mut session, &line);
+        let log = Log::default();
+        let sink = Box::new(Recorder(log.clone()));
+        engine.inner.state.lock().effects.set_sink(Some(sink));
+        for _ in 0..3 {
+            // Not by the engine, which would expire all that is due.
+            engine
+                .inner
+                .clock
+                .advance(std::time::Duration::from_secs(1));
+            run(&mut session, "PING");
+        }
+        let pieces: Vec<usize> = log
+            .lock()
+            .drain(..)
+            .flatten()
+            .map(|line| line.split(' ').count() - 3)
+            .collect();
+        assert_eq!(pieces.iter().sum::<usize>(), FIELDS, "{pieces:?}");
+        assert!(pieces.iter().all(|count| *count <= 10_000), "{pieces:?}");
+        let left = run(&mut session, "HLEN h").into_reply();
+        assert_eq!(left, Some(Reply::Int(1)));
     }
 
     #[test]

@@ -61,7 +61,7 @@ use snapshot::Snapshot;
 use stream::{Follower, Limits, Stage, Stream};
 
 /// What WAIT waits for: a key that nobody has.
-const ACKNOWLEDGED: &[u8] = b"\0redstart.acknowledged";
+pub(crate) const ACKNOWLEDGED: &[u8] = b"\0redstart.acknowledged";
 /// What a replica is told that would be the replica of a replica.
 const CHAINED: &str =
     "ERR this server is a replica itself and feeds no others: follow its master instead";
@@ -413,6 +413,7 @@ pub(crate) fn wait(cx: &mut Ctx<'_>, wanted: i64, deadline: Option<i64>) -> Comm
     cx.block(Wait {
         keys: vec![Bytes::from_static(ACKNOWLEDGED)],
         deadline,
+        synced: None,
         hears_of_absence: true,
         on_timeout: Reply::Int(reached),
         serve: Box::new(move |cx, _| {

@@ -301,7 +301,7 @@ pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
     }
     tracing::warn!(%place, "the data has moved");
     let refusal = Reply::Error(place.refusal());
-    pubsub::publish(state, CHANNEL.as_bytes(), place.0.as_bytes());
+    pubsub::publish_free(state, CHANNEL.as_bytes(), place.0.as_bytes());
     state.moves.to = Some(place);
     state.moves.back_from = None;
     blocking::unblock_all(state, &refusal);

@@ -165,6 +165,20 @@ pub(crate) fn cut_off(state: &mut State, id: u64) {
 
 /// Delivers a message to the subscribers of a channel; how many there were.
 pub(crate) fn publish(state: &mut State, channel: &[u8], message: &[u8]) -> usize {
+    publish_by(state, channel, message, Outbox::push)
+}
+
+/// As [`publish`], for what tells nothing of the data: it waits for no disk.
+pub(crate) fn publish_free(state: &mut State, channel: &[u8], message: &[u8]) -> usize {
+    publish_by(state, channel, message, Outbox::push_free)
+}
+
+fn publish_by(
+    state: &mut State,
+    channel: &[u8],
+    message: &[u8],
+    push: impl Fn(&Outbox, Reply),
+) -> usize {
     let pubsub = &state.pubsub;
     if pubsub.channels.is_empty() && pubsub.patterns.is_empty() {
         return 0;
@@ -184,11 +198,14 @@ pub(crate) fn publish(state: &mut State, channel: &[u8], message: &[u8]) -> usiz
     if let Some(subscribers) = pubsub.channels.get(channel) {
         let (channel, message) = share();
         for outbox in subscribers.values() {
-            outbox.push(Reply::Push(vec![
-                Reply::Bulk(Bytes::from_static(b"message")),
-                Reply::Bulk(channel.clone()),
-                Reply::Bulk(message.clone()),
-            ]));
+            push(
+                outbox,
+                Reply::Push(vec![
+                    Reply::Bulk(Bytes::from_static(b"message")),
+                    Reply::Bulk(channel.clone()),
+                    Reply::Bulk(message.clone()),
+                ]),
+            );
             count += 1;
         }
     }
@@ -199,12 +216,15 @@ pub(crate) fn publish(state: &mut State, channel: &[u8], message: &[u8]) -> usiz
         let (channel, message) = share();
         let pattern = pattern.to_bytes();
         for outbox in subscribers.values() {
-            outbox.push(Reply::Push(vec![
-                Reply::Bulk(Bytes::from_static(b"pmessage")),
-                Reply::Bulk(pattern.clone()),
-                Reply::Bulk(channel.clone()),
-                Reply::Bulk(message.clone()),
-            ]));
+            push(
+                outbox,
+                Reply::Push(vec![
+                    Reply::Bulk(Bytes::from_static(b"pmessage")),
+                    Reply::Bulk(pattern.clone()),
+                    Reply::Bulk(channel.clone()),
+                    Reply::Bulk(message.clone()),
+                ]),
+            );
             count += 1;
         }
     }

@@ -60,6 +60,7 @@ use crate::{
     config::Config,
     feed::Attachment,
     rdb,
+    reply::Reply,
     resp::{self, Commands, Limits, Parser},
     session::{Allowed, Announced, Blocked, End, Session, TOO_MANY_CLIENTS, Wire},
 };
@@ -74,6 +75,8 @@ const BATCH: usize = 256;
 const KEEP: usize = 64 * 1024;
 /// How long a stopping server waits for its connections.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long replies that wait for the disk are kept for a client that sends no more or was killed.
+const LAST_REPLIES: Duration = Duration::from_secs(5);
 
 /// How long a client may take for a TLS handshake.
 #[cfg(feature = "tls")]
@@ -881,18 +884,69 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let (session, socket, parser) = (&self.session, &mut self.socket, &mut self.parser);
         let synced = session.synced(position);
         let (mut synced, mut over) = (std::pin::pin!(synced), std::pin::pin!(give_up(stop)));
+        let mut last = std::pin::pin!(None::<tokio::time::Sleep>);
         loop {
+            let goes = last.is_some();
             tokio::select! {
                 biased;
                 () = &mut synced => return Flow::Continue,
-                () = self.profile.end.notified() => return Flow::Close,
                 () = &mut over => return Flow::Close,
+                Some(()) = poll_option(last.as_mut()) => return Flow::Close,
+                // What it was told before it was killed may say why.
+                () = self.profile.end.notified(), if !goes => {
+                    last.set(Some(tokio::time::sleep(LAST_REPLIES)));
+                }
                 read = socket.read_buf(parser.buffer()) => {
                     session.was_read(read.as_ref().map_or(0, |count| *count));
                     if !matches!(read, Ok(count) if count > 0) || parser.len() > limit {
                         return Flow::Close;
                     }
                 }
+            }
+        }
+    }
+
+    /// Waits until the log has kept what the replies depend on; `None` if nobody waits for them any more. That a client has
+    /// closed its connection cannot be told from that it only sends no more: it may have its replies for a while yet. So may
+    /// one that is killed.
+    async fn wait_until_kept(
+        &mut self,
+        position: u64,
+        stop: &CancellationToken,
+    ) -> Option<Result<(), Reply>> {
+        if position == 0 {
+            return Some(Ok(()));
+        }
+        self.make_space();
+        let limit = self.allowed.buffer;
+        let (session, socket, parser) = (&self.session, &mut self.socket, &mut self.parser);
+        let (mut kept, mut over) = (
+            std::pin::pin!(session.kept(position)),
+            std::pin::pin!(give_up(stop)),
+        );
+        let mut last = std::pin::pin!(None::<tokio::time::Sleep>);
+        let mut ended = false;
+        loop {
+            let goes = last.is_some();
+            let has_room = parser.len() < HIGH_WATER;
+            tokio::select! {
+                biased;
+                kept = &mut kept => return Some(kept),
+                () = &mut over => return None,
+                Some(()) = poll_option(last.as_mut()) => return None,
+                () = self.profile.end.notified(), if !goes => {
+                    last.set(Some(tokio::time::sleep(LAST_REPLIES)));
+                }
+                read = socket.read_buf(parser.buffer()), if !ended && has_room => match read {
+                    Ok(0) => {
+                        ended = true;
+                        if !goes {
+                            last.set(Some(tokio::time::sleep(LAST_REPLIES)));
+                        }
+                    }
+                    Ok(count) if parser.len() <= limit => session.was_read(count),
+                    _ => return None,
+                },
             }
         }
     }
@@ -905,7 +959,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Flow::Close;
         }
         let position = std::mem::take(&mut self.position);
-        if let Err(error) = self.session.kept(position).await {
+        let Some(kept) = self.wait_until_kept(position, stop).await else {
+            return Flow::Close;
+        };
+        if let Err(error) = kept {
             // None of what was said is certain: say that, and nothing more.
             self.out.clear();
             self.session.answer(&error, &mut self.out);
@@ -958,6 +1015,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         flow
     }
+}
+
+/// Waits for what there is.
+async fn poll_option<F: Future>(mut future: std::pin::Pin<&mut Option<F>>) -> Option<F::Output> {
+    std::future::poll_fn(|cx| match future.as_mut().as_pin_mut() {
+        Some(future) => future.poll(cx).map(Some),
+        None => Poll::Pending,
+    })
+    .await
 }
 
 /// A client that does not read cannot delay the shutdown for long.

@@ -623,7 +623,6 @@ impl Session {
                         number: blocking::add(&mut state, client, *wait),
                         inner: inner.clone(),
                         sleep: None,
-                        position: None,
                         place: Place::default(),
                         finished: false,
                     });
@@ -990,10 +989,7 @@ pub struct Blocked {
     number: u64,
     /// Until the deadline or the next look; needs a runtime only once the future is polled.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// What the log must have before it is answered: all up to where it was found served. Later changes are no part of the
-    /// answer, and to wait for them, too, could take as long as others write.
-    position: Option<u64>,
-    /// Where it waits for that.
+    /// Where it waits for the log to have what it is answered.
     place: Place,
     finished: bool,
 }
@@ -1017,7 +1013,7 @@ impl Blocked {
         if !blocking::is_served(&state, self.number) {
             return None;
         }
-        let position = answered_at(&mut self.position, &state);
+        let position = blocking::position(&state, self.number);
         drop(state);
         let kept = self.inner.commit(position);
         Some(self.take(kept))
@@ -1042,9 +1038,14 @@ impl Blocked {
         blocking::look_again(&mut state, self.number, now);
         if !blocking::is_served(&state, self.number) {
             blocking::wake_by(&mut state, self.number, cx.waker());
+            if let Some(position) = state.blocking.synced(self.number)
+                && let Some(log) = self.inner.log.get()
+            {
+                log.wake_when_synced(position, &mut self.place, cx.waker());
+            }
             return Look::Waits(state.blocking.next_look(self.number, now));
         }
-        let position = answered_at(&mut self.position, &state);
+        let position = blocking::position(&state, self.number);
         match self.inner.poll_kept(position, &mut self.place, cx) {
             Poll::Pending => Look::Unkept,
             Poll::Ready(Err(failed)) => Look::Reply(failed),
@@ -1054,11 +1055,6 @@ impl Blocked {
             }
         }
     }
-}
-
-/// Where the log was when a wait was first found served.
-fn answered_at(first: &mut Option<u64>, state: &State) -> u64 {
-    *first.get_or_insert_with(|| state.effects.last_position())
 }
 
 impl Future for Blocked {

@@ -205,3 +205,15 @@ fn dumps_are_loaded_back() {
         error("ERR received bad data")
     );
 }
+
+#[test]
+fn places_that_no_filter_has_are_refused() {
+    let engine = Engine::new();
+    let mut s = engine.session();
+    call(&mut s, "BF.ADD f a");
+    let nothing = Reply::Array(vec![Reply::Int(0), Reply::bulk("")]);
+    for place in [i64::MIN, i64::MIN + 1, -1, i64::MAX] {
+        assert_eq!(call(&mut s, &format!("BF.SCANDUMP f {place}")), nothing);
+        assert!(call(&mut s, &format!("BF.LOADCHUNK f {place} data")).is_error());
+    }
+}

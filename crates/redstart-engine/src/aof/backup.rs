@@ -8,7 +8,7 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use super::{
@@ -90,7 +90,7 @@ impl Log {
         let parts = disk.manifest.files().into_iter().map(|name| {
             let source = self.folder.read(&name)?;
             let len = match name == current {
-                true => disk.len,
+                true => self.len.load(Ordering::Relaxed),
                 false => self.folder.len(&name)?,
             };
             Ok(Part { name, source, len })

@@ -158,6 +158,8 @@ fn live(disk: &Disk, engine: &Engine, model: &mut Model, steps: usize, random: &
     let mut session = engine.session();
     let concurrent = random.below(4) == 0;
     let mut rewrites = Vec::new();
+    // A rewrite whose base is written and becomes part of the log later.
+    let mut begun = None;
     for number in 0..steps {
         if disk.crashed() {
             break;
@@ -173,11 +175,23 @@ fn live(disk: &Disk, engine: &Engine, model: &mut Model, steps: usize, random: &
                     }
                 }));
             }
-            1 => {
-                if log.rewrite().is_ok() {
-                    model.keep_all();
+            // One at a time, as when it is asked for.
+            1 => match begun.take() {
+                Some(rewritten) => {
+                    let _ = log.end_rewrite(&rewritten);
                 }
-            }
+                None if random.below(2) == 0 => {
+                    begun = log.begin_rewrite().ok();
+                    if begun.is_some() {
+                        model.keep_all();
+                    }
+                }
+                None => {
+                    if log.rewrite().is_ok() {
+                        model.keep_all();
+                    }
+                }
+            },
             2 => {
                 ask(&mut session, &["SELECT", "0"]);
                 let dirty = engine.inner.state.lock().dirty;
@@ -340,4 +354,95 @@ fn crashes_at_random_calls_of_random_histories_lose_nothing_acknowledged() {
             panic!("REDSTART_CRASH_SEED={seed}: {error}");
         }
     }
+}
+
+/// A log with one change that is acknowledged and in its first increment, one in the second, and one that the disk did not
+/// take: a rewrite of the first increment is under way, and a fresh base is wanted.
+fn lost_during_a_rewrite(disk: &Disk) -> (Engine, super::rewrite::Rewritten) {
+    let engine = start(disk, Fsync::Always).unwrap();
+    let log = engine.inner.log.get().unwrap();
+    let mut session = engine.session();
+    assert_eq!(ask(&mut session, &["RPUSH", "list", "1"]), Reply::Int(1));
+    let rewritten = log.begin_rewrite().unwrap();
+    assert_eq!(ask(&mut session, &["RPUSH", "list", "2"]), Reply::Int(2));
+    (engine, rewritten)
+}
+
+fn lose_a_sync(disk: &Disk, engine: &Engine) {
+    disk.plan(2, Fault::Device);
+    let refused = ask(&mut engine.session(), &["RPUSH", "list", "3"]);
+    assert!(refused.is_error(), "{refused:?}");
+}
+
+/// The acknowledged changes are there once, and perhaps the one that was not acknowledged.
+fn check_list(disk: &Disk, how: &str) {
+    disk.crash(Fault::Kill);
+    let engine = start(&disk.after_crash(1), Fsync::Always);
+    let engine = engine.unwrap_or_else(|error| panic!("{how}: {error}\n{}", disk.journal()));
+    let list = ask(&mut engine.session(), &["LRANGE", "list", "0", "-1"]);
+    let item = |text: &str| Reply::bulk(text);
+    let (without, with) = (
+        Reply::Array(vec![item("1"), item("2")]),
+        Reply::Array(vec![item("1"), item("2"), item("3")]),
+    );
+    let journal = disk.journal();
+    assert!(
+        list == without || list == with,
+        "{how}: {list:?}\n{journal}"
+    );
+}
+
+#[test]
+fn a_rewrite_that_ends_after_a_fresh_base_failed_takes_the_place_of_nothing() {
+    let _alone = ALONE.lock();
+    let mut worlds = 0;
+    for fails in 1..24 {
+        for killed in 1..16 {
+            let disk = Disk::new(killed);
+            let (engine, rewritten) = lost_during_a_rewrite(&disk);
+            lose_a_sync(&disk, &engine);
+            let log = engine.inner.log.get().unwrap();
+            disk.plan(fails, Fault::Device);
+            if log.start_over().is_ok() {
+                break;
+            }
+            disk.plan(killed, Fault::Kill);
+            let _ = log.end_rewrite(&rewritten);
+            check_list(
+                &disk,
+                &format!("call {fails} failed, call {killed} was the last"),
+            );
+            worlds += 1;
+        }
+    }
+    redstart_testkit::figure(format!("{worlds} crash points"));
+    assert!(worlds > 60, "{worlds}");
+}
+
+#[test]
+fn a_fresh_base_after_a_rewrite_that_failed_takes_the_place_of_nothing() {
+    let _alone = ALONE.lock();
+    let mut worlds = 0;
+    for first in 1..10 {
+        for second in 1..6 {
+            for killed in 1..24 {
+                let disk = Disk::new(killed);
+                let (engine, rewritten) = lost_during_a_rewrite(&disk);
+                let log = engine.inner.log.get().unwrap();
+                disk.plan(first, Fault::Device);
+                disk.plan(first + second, Fault::Device);
+                if log.end_rewrite(&rewritten).is_ok() {
+                    break;
+                }
+                lose_a_sync(&disk, &engine);
+                disk.plan(killed, Fault::Kill);
+                let _ = log.start_over();
+                let how = format!("calls {first} and {second} later failed, {killed} was the last");
+                check_list(&disk, &how);
+                worlds += 1;
+            }
+        }
+    }
+    redstart_testkit::figure(format!("{worlds} crash points"));
+    assert!(worlds > 200, "{worlds}");
 }

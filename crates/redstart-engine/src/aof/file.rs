@@ -62,7 +62,13 @@ pub(super) mod fault {
     /// Syncs take until this is false again.
     pub(in crate::aof) static SLOW_SYNC: AtomicBool = AtomicBool::new(false);
 
+    /// Writes take until this is false again.
+    pub(in crate::aof) static SLOW_WRITE: AtomicBool = AtomicBool::new(false);
+
     pub(super) fn before_write<'b>(bytes: &'b [u8], mut file: &LogFile) -> io::Result<&'b [u8]> {
+        while SLOW_WRITE.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
         if FULL.load(Ordering::SeqCst) {
             file.write_all(&bytes[..bytes.len() / 2])?;
             return Err(io::ErrorKind::StorageFull.into());

@@ -25,6 +25,14 @@ pub(super) struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Increment(Part);
 
+/// The highest numbers that files were ever given, whether they became part of the log or not. A file whose manifest could not
+/// be saved may be named by the manifest that is on the disk all the same: nothing may take its place.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    base: u64,
+    increment: u64,
+}
+
 impl Manifest {
     /// Reads the manifest of a folder; an empty one if there is none.
     pub(super) fn load(folder: &dyn Folder) -> Result<Manifest, EngineError> {
@@ -108,11 +116,17 @@ impl Manifest {
 
     /// Removes what a process that died while it rewrote the log has left.
     pub(super) fn remove_orphans(&self, folder: &dyn Folder) {
+        self.remove_others(folder);
+        for name in temporaries(folder) {
+            remove(folder, &name);
+        }
+    }
+
+    /// Removes the parts of a log that this manifest, which is on the disk for certain, does not name.
+    pub(super) fn remove_others(&self, folder: &dyn Folder) {
         let known = self.files();
-        let unknown = parts(folder).filter(|(name, _)| !known.contains(name));
-        for name in unknown.map(|(name, _)| name).chain(temporaries(folder)) {
-            tracing::info!(file = name, "removing a file that the log no longer needs");
-            let _ = folder.remove(&name);
+        for (name, _) in parts(folder).filter(|(name, _)| !known.contains(name)) {
+            remove(folder, &name);
         }
     }
 
@@ -128,15 +142,19 @@ impl Manifest {
         self.increments.last().map_or("", |part| &part.0.name)
     }
 
-    pub(super) fn add_increment(&mut self) {
-        let seq = self.increments.last().map_or(0, |part| part.0.seq) + 1;
+    pub(super) fn add_increment(&mut self, numbers: &mut Numbers) {
+        let last = self.increments.last().map_or(0, |part| part.0.seq);
+        let seq = numbers.increment.max(last) + 1;
+        numbers.increment = seq;
         let name = format!("{PREFIX}.{seq}.incr.aof");
         self.increments.push(Increment(Part { name, seq }));
     }
 
     /// Replaces all files of `old` by a new base; returns its name.
-    pub(super) fn replace_base(&mut self, old: &Manifest) -> String {
-        let seq = self.base.as_ref().map_or(0, |part| part.seq) + 1;
+    pub(super) fn replace_base(&mut self, old: &Manifest, numbers: &mut Numbers) -> String {
+        let last = self.base.as_ref().map_or(0, |part| part.seq);
+        let seq = numbers.base.max(last) + 1;
+        numbers.base = seq;
         let name = format!("{PREFIX}.{seq}.base.aof");
         self.base = Some(Part {
             name: name.clone(),
@@ -174,6 +192,11 @@ fn parts(folder: &dyn Folder) -> impl Iterator<Item = (String, u64)> {
     })
 }
 
+fn remove(folder: &dyn Folder, name: &str) {
+    tracing::info!(file = name, "removing a file that the log no longer needs");
+    let _ = folder.remove(name);
+}
+
 fn temporaries(folder: &dyn Folder) -> impl Iterator<Item = String> {
     let temporary =
         |name: &String| name.starts_with("temp-rewriteaof-") || *name == format!("temp-{NAME}");
@@ -187,15 +210,29 @@ mod tests {
 
     #[test]
     fn manifests_are_written_as_redis_writes_them() {
-        let mut manifest = Manifest::default();
-        manifest.add_increment();
+        let (mut manifest, mut numbers) = (Manifest::default(), Numbers::default());
+        manifest.add_increment(&mut numbers);
         let old = manifest.clone();
-        manifest.add_increment();
-        manifest.replace_base(&old);
+        manifest.add_increment(&mut numbers);
+        manifest.replace_base(&old, &mut numbers);
         let text = "file appendonly.aof.1.base.aof seq 1 type b\n\
                     file appendonly.aof.2.incr.aof seq 2 type i\n";
         assert_eq!(manifest.text(), text);
         assert_eq!(Manifest::parse(text), Some(manifest));
+    }
+
+    #[test]
+    fn a_number_is_given_to_one_file_only() {
+        let (mut manifest, mut numbers) = (Manifest::default(), Numbers::default());
+        manifest.add_increment(&mut numbers);
+        let mut failed = manifest.clone();
+        failed.add_increment(&mut numbers);
+        failed.replace_base(&manifest, &mut numbers);
+        let old = manifest.clone();
+        manifest.add_increment(&mut numbers);
+        manifest.replace_base(&old, &mut numbers);
+        let files = failed.files();
+        assert!(manifest.files().iter().all(|name| !files.contains(name)));
     }
 
     #[test]

@@ -5,8 +5,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Disk, Log, ROUND, dump, file::LogFile, load, manifest::Manifest, write::FINE};
+use super::{
+    Disk, Failures, Log, ROUND, dump,
+    file::LogFile,
+    load,
+    manifest::{Manifest, Numbers},
+    pause_between,
+    write::{FILE_LOST, FINE},
+};
 use crate::{Engine, engine::State, error::EngineError};
+
+/// A base that was written in the background and is not part of the log yet.
+pub(super) struct Rewritten {
+    /// The files that it replaces were those of this manifest.
+    old: Manifest,
+    fresh_starts: u64,
+    temporary: String,
+    len: u64,
+}
 
 impl Log {
     /// Asks for a rewrite; false if one is under way.
@@ -16,6 +32,12 @@ impl Log {
         }
         self.ask(|work| work.rewrite = true);
         true
+    }
+
+    /// Whether the log's growth is reason enough for a rewrite, after those that failed.
+    pub(super) fn rewrite_may_begin(&self) -> bool {
+        let until = self.rewrite_failures.lock().pause_until;
+        until.is_none_or(|until| until <= Instant::now())
     }
 
     pub(super) fn start_rewrite(self: &Arc<Log>) {
@@ -41,12 +63,30 @@ impl Log {
         if let Err(error) = &result {
             tracing::error!(%error, "the append-only log was not rewritten");
         }
+        {
+            let mut failures = self.rewrite_failures.lock();
+            let count = match result.is_ok() {
+                true => 0,
+                false => failures.count.saturating_add(1),
+            };
+            let again = Instant::now().checked_add(pause_between(count));
+            *failures = Failures {
+                count,
+                pause_until: again.filter(|_| count > 0),
+            };
+        }
         self.rewrite_failed
             .store(result.is_err(), Ordering::Relaxed);
         self.rewriting.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn rewrite(&self) -> Result<(), EngineError> {
+        let rewritten = self.begin_rewrite()?;
+        self.end_rewrite(&rewritten)
+    }
+
+    /// Begins another increment and writes the new base of what was before it.
+    pub(super) fn begin_rewrite(&self) -> Result<Rewritten, EngineError> {
         let (old, fresh_starts) = self.switch_increment()?;
         // The code of a library may depend on the version and the memory that it has.
         let scratch = Engine::builder()
@@ -61,14 +101,22 @@ impl Log {
         load::load(&*self.folder, &files, &mut state, now, whole)?;
         let temporary = self.temporary("bg");
         let written = dump::write(&state, &*self.folder, &temporary);
-        drop(state);
-        let finished = written
-            .map_err(EngineError::Io)
-            .and_then(|len| self.publish((&old, fresh_starts), &temporary, len));
-        if finished.is_err() {
+        let len = written.inspect_err(|_| {
             let _ = self.folder.remove(&temporary);
-        }
-        finished
+        })?;
+        Ok(Rewritten {
+            old,
+            fresh_starts,
+            temporary,
+            len,
+        })
+    }
+
+    /// Makes the new base part of the log.
+    pub(super) fn end_rewrite(&self, rewritten: &Rewritten) -> Result<(), EngineError> {
+        self.publish(rewritten).inspect_err(|_| {
+            let _ = self.folder.remove(&rewritten.temporary);
+        })
     }
 
     /// Where a base is written before it is part of the log; two may be written at once.
@@ -80,16 +128,16 @@ impl Log {
     pub(super) fn switch_increment(&self) -> Result<(Manifest, u64), EngineError> {
         self.sync()?;
         // Callers write to the current file while the manifest that names the next is saved.
-        let _saving = self.saving.lock();
+        let mut numbers = self.saving.lock();
         let (old, fresh_starts) = self.manifest();
         let mut new = old.clone();
-        new.add_increment();
+        new.add_increment(&mut numbers);
         let name = new.current().to_owned();
         let file = LogFile::new(self.folder.create(&name)?);
         // What was written meanwhile is synced before anybody has to wait for it, too.
         let saved = new.save(&*self.folder).and_then(|()| self.sync());
         if let Err(error) = saved {
-            self.go_back(&old, &name);
+            self.go_back(&old, &[&name]);
             return Err(error.into());
         }
         let _last = self.syncing.lock();
@@ -104,7 +152,7 @@ impl Log {
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
-            self.go_back(&old, &name);
+            self.go_back(&old, &[&name]);
             return Err(error.into());
         }
         buffer.bytes.clear();
@@ -114,7 +162,7 @@ impl Log {
         self.synced.fetch_max(position, Ordering::Release);
         disk.file = Arc::new(file);
         disk.manifest = new;
-        disk.len = 0;
+        self.len.store(0, Ordering::Relaxed);
         drop(buffer);
         drop(disk);
         self.wake_waiters();
@@ -127,38 +175,40 @@ impl Log {
         (disk.manifest.clone(), disk.fresh_starts)
     }
 
-    /// Makes the manifest name what it named before; if that is certain, removes the file that it
-    /// may have named meanwhile. Otherwise both manifests can be loaded, and the next start cleans up.
-    fn go_back(&self, old: &Manifest, name: &str) {
+    /// Makes the manifest name what it named before; if that is certain, removes the files that it may have named meanwhile.
+    /// Otherwise both manifests can be loaded, and the next base or the next start cleans up: until then no other file takes the
+    /// names.
+    fn go_back(&self, old: &Manifest, names: &[&str]) {
         if old.save(&*self.folder).is_ok() {
-            let _ = self.folder.remove(name);
+            for name in names {
+                let _ = self.folder.remove(name);
+            }
         }
     }
 
     /// Makes the new base part of the log; it replaces the files that it was made from.
-    fn publish(
-        &self,
-        (old, fresh_starts): (&Manifest, u64),
-        temporary: &str,
-        len: u64,
-    ) -> Result<(), EngineError> {
-        let _saving = self.saving.lock();
+    fn publish(&self, rewritten: &Rewritten) -> Result<(), EngineError> {
+        let old = &rewritten.old;
+        let mut numbers = self.saving.lock();
         let (current, starts_now) = self.manifest();
-        if starts_now != fresh_starts {
+        if starts_now != rewritten.fresh_starts {
             return Err(EngineError::Log(
                 "the log was started over meanwhile".into(),
             ));
         }
+        if self.trouble() == FILE_LOST {
+            return Err(EngineError::Log("the log is to be started over".into()));
+        }
         let mut new = current.clone();
-        let name = new.replace_base(old);
-        self.folder.rename(temporary, &name)?;
+        let name = new.replace_base(old, &mut numbers);
+        self.folder.rename(&rewritten.temporary, &name)?;
         if let Err(error) = new.save(&*self.folder) {
-            self.go_back(&current, &name);
+            self.go_back(&current, &[&name]);
             return Err(error.into());
         }
         let mut disk = self.disk.lock();
         disk.manifest = new;
-        disk.base_len = len;
+        self.base_len.store(rewritten.len, Ordering::Relaxed);
         drop(disk);
         for name in old.files() {
             let _ = self.folder.remove(&name);
@@ -198,9 +248,9 @@ impl Log {
 
     /// Replaces the log's files by what is in memory.
     pub(super) fn write_fresh(&self, state: &State) -> Result<(), EngineError> {
-        let _saving = self.saving.lock();
+        let mut numbers = self.saving.lock();
         let mut last = self.syncing.lock();
-        let old = self.replace_files(state, &mut self.disk.lock())?;
+        let old = self.replace_files(state, &mut self.disk.lock(), &mut numbers)?;
         *last = Instant::now();
         drop(last);
         self.remove_files(&old);
@@ -210,11 +260,12 @@ impl Log {
     /// As [`Log::write_fresh`], for data that was replaced as a whole. That is a change with a position of its own, which
     /// is returned: if no fresh base can be written, the position is on the disk only when one is written later.
     pub(super) fn write_replaced(&self, state: &State) -> (u64, Result<(), EngineError>) {
-        let _saving = self.saving.lock();
+        let mut numbers = self.saving.lock();
         let mut last = self.syncing.lock();
         let mut disk = self.disk.lock();
         let position = 1 + self.appended.fetch_add(1, Ordering::Relaxed);
-        let replaced = self.replace_files(state, &mut disk).inspect_err(|error| {
+        let replaced = self.replace_files(state, &mut disk, &mut numbers);
+        let replaced = replaced.inspect_err(|error| {
             // Before the disk is free: who writes to the previous file would take this position for written.
             self.lose(&error.to_string());
         });
@@ -225,28 +276,37 @@ impl Log {
         (position, removed)
     }
 
+    /// Removes the files of before, and those of attempts that failed.
     fn remove_files(&self, old: &Manifest) {
         for name in old.files() {
             let _ = self.folder.remove(&name);
         }
+        let (current, _) = self.manifest();
+        current.remove_others(&*self.folder);
         self.wake_waiters();
     }
 
     /// Writes a fresh base and begins a new increment; the files of before, which are to be removed.
-    fn replace_files(&self, state: &State, disk: &mut Disk) -> Result<Manifest, EngineError> {
+    fn replace_files(
+        &self,
+        state: &State,
+        disk: &mut Disk,
+        numbers: &mut Numbers,
+    ) -> Result<Manifest, EngineError> {
         let temporary = self.temporary("fresh");
         let len = dump::write(state, &*self.folder, &temporary).inspect_err(|_| {
             let _ = self.folder.remove(&temporary);
         })?;
         let old = disk.manifest.clone();
         let mut new = old.clone();
-        new.add_increment();
-        let base = new.replace_base(&old);
+        new.add_increment(numbers);
+        let base = new.replace_base(&old, numbers);
         let file = LogFile::new(self.folder.create(new.current())?);
-        // From here on nothing is removed on failure: either manifest may be on the disk, and the
-        // next attempt takes the same names.
-        self.folder.rename(&temporary, &base)?;
-        new.save(&*self.folder)?;
+        let renamed = self.folder.rename(&temporary, &base);
+        if let Err(error) = renamed.and_then(|()| new.save(&*self.folder)) {
+            self.go_back(&old, &[base.as_str(), new.current()]);
+            return Err(error.into());
+        }
         let mut buffer = self.buffer.lock();
         buffer.bytes.clear();
         buffer.db = None;
@@ -255,8 +315,8 @@ impl Log {
         self.synced.fetch_max(position, Ordering::Release);
         disk.file = Arc::new(file);
         disk.manifest = new;
-        disk.len = 0;
-        disk.base_len = len;
+        self.len.store(0, Ordering::Relaxed);
+        self.base_len.store(len, Ordering::Relaxed);
         disk.fresh_starts += 1;
         self.trouble.store(FINE, Ordering::Release);
         Ok(old)

@@ -161,8 +161,16 @@ fn after_an_attempt_at_a_fresh_log_commands_have_ten_times_as_long() {
     for millis in [0, 1, 100, 500, 20_000, 600_000] {
         let took = Duration::from_millis(millis);
         let pause = pause_after(took);
-        assert!(pause >= RETRY.max(took * 10), "{took:?}: {pause:?}");
+        assert!(
+            pause >= RETRY.max((took * 10).min(LONGEST)),
+            "{took:?}: {pause:?}"
+        );
         assert!(pause <= RETRY + took * 10, "{took:?}: {pause:?}");
+        // The disk may have room again in a moment.
+        assert!(
+            (took..=took.max(LONGEST)).contains(&pause),
+            "{took:?}: {pause:?}"
+        );
     }
     assert_eq!(pause_after(Duration::MAX), Duration::MAX);
 }
@@ -498,7 +506,7 @@ fn a_torn_end_before_an_empty_increment_is_cut_off() {
     let mut bytes = fs::read(&first).unwrap();
     bytes.extend_from_slice(b"*3\r\n$3\r\nSET");
     fs::write(&first, bytes).unwrap();
-    manifest.add_increment();
+    manifest.add_increment(&mut Numbers::default());
     File::create(folder.join(manifest.current())).unwrap();
     manifest.save(&os).unwrap();
     assert_eq!(
@@ -838,4 +846,86 @@ fn what_a_replica_applies_while_its_disk_is_full_takes_bounded_memory() {
     let mut session = open(dir.path(), Fsync::No).session();
     assert_eq!(ask(&mut session, "STRLEN 1"), Reply::Int(LEN as i64));
     assert_eq!(ask(&mut session, "GET later"), Reply::bulk("1"));
+}
+
+#[test]
+fn info_does_not_wait_for_a_write_that_takes_long() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::EverySec);
+    fault::SLOW_WRITE.store(true, Ordering::SeqCst);
+    let (mut writer, mut asking) = (engine.session(), engine.session());
+    let writing = std::thread::spawn(move || ask(&mut writer, "SET k v"));
+    while log(&engine).disk.try_lock().is_some() {
+        std::thread::yield_now();
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in ["INFO persistence", "INFO memory"] {
+            let (outcome, _) = asking.execute_ahead(&words(line));
+            let _ = tell.send(outcome.into_reply().is_some());
+        }
+    });
+    let answers = [(); 2].map(|()| told.recv_timeout(Duration::from_secs(10)));
+    fault::SLOW_WRITE.store(false, Ordering::SeqCst);
+    assert_eq!(answers, [Ok(true), Ok(true)]);
+    assert_eq!(writing.join().unwrap(), Reply::OK);
+}
+
+#[test]
+fn a_rewrite_that_cannot_begin_is_not_tried_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::No);
+    let mut session = engine.session();
+    ask(&mut session, "SET k v");
+    // No file can be made any more; the one that is open can be written.
+    fs::rename(dir.path().join(FOLDER), dir.path().join("away")).unwrap();
+    ask(&mut session, "CONFIG SET auto-aof-rewrite-min-size 1");
+    let log = log(&engine);
+    let wait_for = |count: u64| {
+        for _ in 0..6000 {
+            if log.rewrites.load(Ordering::SeqCst) >= count {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it is not tried");
+    };
+    wait_for(1);
+    let begun = Instant::now();
+    wait_for(4);
+    // After one second, two, and four.
+    let took = begun.elapsed();
+    assert!(took > Duration::from_secs(6), "{took:?}");
+    // Who asks for one does not wait for that.
+    let before = log.rewrites.load(Ordering::SeqCst);
+    while log.rewriting.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    ask(&mut session, "BGREWRITEAOF");
+    wait_for(before + 1);
+}
+
+#[test]
+fn who_asks_for_a_rewrite_of_a_lost_file_does_not_wait_for_the_next_attempt() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let mut session = engine.session();
+    fault::NO_SYNC.store(true, Ordering::SeqCst);
+    assert!(is_misconf(&ask(&mut session, "SET lost 1")));
+    // An attempt that takes long: the next one is due much later.
+    fault::SLOW_SYNC.store(true, Ordering::SeqCst);
+    while engine.inner.state.try_lock().is_some() {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    fault::SLOW_SYNC.store(false, Ordering::SeqCst);
+    drop(engine.inner.state.lock());
+    fault::NO_SYNC.store(false, Ordering::SeqCst);
+    let asked = Instant::now();
+    ask(&mut session, "BGREWRITEAOF");
+    assert_eq!(ask_until_it_recovers(&mut session, "SET k 1"), Reply::OK);
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
 }

@@ -328,7 +328,7 @@ fn a_replica_whose_disk_refused_the_copy_does_not_claim_to_have_it() {
         // Its own clients are not told that either, whatever becomes of it.
         copy.promote();
         let mut of_copy = Wire::connect(listen(&copy).await).await;
-        of_copy.call("WAITAOF 1 0 50", "-MISCONF ").await;
+        of_copy.call("WAITAOF 1 0 50", "*2\r\n:0\r\n:0\r\n").await;
         copy.follow(Master::new("127.0.0.1", addr.port())).unwrap();
         fault::NO_SYNC.store(false, Ordering::SeqCst);
         wire.call("WAITAOF 0 1 0", "*2\r\n:0\r\n:1\r\n").await;
@@ -548,5 +548,329 @@ fn a_replica_that_asks_while_the_disk_refuses_hears_that_this_is_alive_and_is_co
             assert!(matches!(&heard, b"\n" | b"+"), "{heard:?}");
         }
         replica.hears("FULLRESYNC ").await;
+    });
+}
+
+/// A library of functions, as an argument.
+const LIBRARY: &str = "#!lua\tname=l\nredis.register_function('f',function()return\t1\tend)";
+
+#[test]
+fn changes_of_groups_and_functions_are_not_told_before_they_are_on_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let (mut writer, mut reader) = (engine.session(), engine.session());
+    let load = format!("FUNCTION LOAD {LIBRARY}");
+    let replace = format!("FUNCTION LOAD REPLACE {LIBRARY}");
+    for (change, look) in [
+        ("XGROUP CREATE s h $", "XGROUP CREATE s h $"),
+        ("XACK s g 1-1", "XPENDING s g"),
+        ("XACK s g 1-1", "XACK s g 1-1"),
+        ("XGROUP SETID s g $", "XINFO GROUPS s"),
+        ("XGROUP CREATECONSUMER s g d", "XGROUP CREATECONSUMER s g d"),
+        ("XGROUP DELCONSUMER s g c", "XINFO CONSUMERS s g"),
+        ("XGROUP DESTROY s g", "XGROUP DESTROY s g"),
+        ("XCLAIM s g d 0 1-1", "XPENDING s g - + 10"),
+        ("XAUTOCLAIM s g d 0 0", "XPENDING s g - + 10"),
+        ("XREADGROUP GROUP g c STREAMS s >", "XPENDING s g"),
+        ("XREADGROUP GROUP g c STREAMS s 0", "XPENDING s g - + 10"),
+        ("XSETID s 9-1", "XINFO STREAM s"),
+        (load.as_str(), load.as_str()),
+        (load.as_str(), "FUNCTION LIST"),
+        (load.as_str(), "FUNCTION DUMP"),
+        (load.as_str(), "FCALL f 0"),
+        (replace.as_str(), "FCALL_RO f 0"),
+        ("FUNCTION FLUSH", "FUNCTION LIST"),
+    ] {
+        for line in [
+            "FLUSHALL",
+            "FUNCTION FLUSH",
+            "SET other 1",
+            "XADD s 1-1 f v",
+            "XADD s 2-1 f v",
+            "XGROUP CREATE s g 0",
+            "XREADGROUP GROUP g c COUNT 1 STREAMS s >",
+        ] {
+            ask(&mut writer, line);
+        }
+        let slow = SlowDisk::new();
+        ahead(&mut writer, change);
+        let changed = log(&engine).end();
+        let (_, position) = reader.execute_ahead(&words(look));
+        let (_, other) = reader.execute_ahead(&words("GET other"));
+        drop(slow);
+        assert!(position.at() >= changed, "{look} tells of {change}");
+        if change.starts_with('X') {
+            assert!(other.at() < changed, "GET other waits for {change}");
+        }
+    }
+}
+
+#[test]
+fn what_a_group_delivers_to_a_client_that_waited_is_not_told_before_it_is_on_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let (mut waiting, mut writer, mut reader) =
+        (engine.session(), engine.session(), engine.session());
+    ask(&mut writer, "XGROUP CREATE s g $ MKSTREAM");
+    for takes in [true, false] {
+        let line = "XREADGROUP GROUP g c BLOCK 0 STREAMS s >";
+        let Outcome::Blocked(blocked) = waiting.execute(&words(line)) else {
+            panic!("there is something new in the stream");
+        };
+        let slow = SlowDisk::new();
+        ahead(&mut writer, "XADD s * f v");
+        let mut blocked = Some(blocked);
+        if !takes {
+            // What was delivered is taken back.
+            blocked = None;
+        }
+        let (_, position) = reader.execute_ahead(&words("XPENDING s g"));
+        let end = log(&engine).end();
+        drop(slow);
+        assert_eq!(position.at(), end, "taken: {takes}");
+        if let Some(mut blocked) = blocked {
+            assert!(!blocked.try_take().unwrap().is_error());
+        }
+    }
+}
+
+#[test]
+fn who_waited_in_vain_is_answered_although_the_disk_takes_nothing() {
+    let _alone = ALONE.lock();
+    for fsync in [Fsync::Always, Fsync::EverySec, Fsync::No] {
+        for hangs in [true, false] {
+            if hangs && fsync != Fsync::Always {
+                continue;
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let engine = open(dir.path(), fsync);
+            let (mut waiting, mut asked, mut writer) =
+                (engine.session(), engine.session(), engine.session());
+            let block = |session: &mut Session, line: &str| match session.execute(&words(line)) {
+                Outcome::Blocked(blocked) => blocked,
+                Outcome::Reply(reply) => panic!("{line}: {reply:?}"),
+            };
+            let in_vain = block(&mut waiting, "XREAD BLOCK 20 STREAMS untouched $");
+            let unblocked = block(&mut asked, "BLPOP untouched 0");
+            let slow = hangs.then(SlowDisk::new);
+            fault::FULL.store(!hangs, Ordering::SeqCst);
+            if hangs {
+                ahead(&mut writer, "SET other 1");
+            } else {
+                assert!(ask(&mut writer, "SET other 1").is_error());
+            }
+            ahead(&mut writer, &format!("CLIENT UNBLOCK {}", asked.id()));
+            runtime().block_on(async {
+                for blocked in [in_vain, unblocked] {
+                    let answered = timeout(Duration::from_secs(5), blocked).await;
+                    let how = format!("{fsync:?}, hangs: {hangs}");
+                    assert_eq!(answered, Ok(Reply::NilArray), "{how}");
+                }
+            });
+            drop(slow);
+            fault::FULL.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn who_waited_in_vain_for_a_key_that_others_changed_waits_for_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let (mut waiting, mut writer) = (engine.session(), engine.session());
+    ask(&mut writer, "RPUSH queue x");
+    let slow = SlowDisk::new();
+    ahead(&mut writer, "LPOP queue");
+    let Outcome::Blocked(mut blocked) = waiting.execute(&words("BLPOP queue 0")) else {
+        panic!("there is something in the queue");
+    };
+    ahead(&mut writer, &format!("CLIENT UNBLOCK {}", waiting.id()));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let polled = std::pin::Pin::new(&mut blocked).poll(&mut cx);
+    drop(slow);
+    assert!(polled.is_pending(), "told before it was on the disk");
+    assert_eq!(blocked.try_take(), Some(Reply::NilArray));
+}
+
+/// Waits until so many clients of the listener are left.
+async fn clients_become(engine: &Engine, count: usize) {
+    let became = async {
+        while engine.inner.lock().clients.len() != count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let became = timeout(PATIENCE / 2, became).await;
+    let left = engine.inner.lock().clients.len();
+    assert!(became.is_ok(), "{left} clients are left, not {count}");
+}
+
+#[test]
+fn a_client_that_leaves_or_is_killed_while_the_disk_hangs_is_let_go() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let (mut leaves, mut killed) = (Wire::connect(addr).await, Wire::connect(addr).await);
+        leaves.call("PING", "+PONG\r\n").await;
+        killed.call("PING", "+PONG\r\n").await;
+        let slow = SlowDisk::new();
+        for (wire, key) in [(&mut leaves, "a"), (&mut killed, "b")] {
+            wire.send(&format!("SET {key} 1\r\n")).await;
+            becomes(&engine, &format!("EXISTS {key}"), Reply::Int(1)).await;
+        }
+        drop(leaves);
+        clients_become(&engine, 1).await;
+        ahead(&mut engine.session(), "CLIENT KILL TYPE normal SKIPME no");
+        clients_become(&engine, 0).await;
+        drop(slow);
+    });
+}
+
+#[test]
+fn a_client_that_only_sends_no_more_gets_its_reply_from_a_slow_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut wire = Wire::connect(addr).await;
+        let slow = SlowDisk::new();
+        wire.send("SET a 1\r\n").await;
+        becomes(&engine, "EXISTS a", Reply::Int(1)).await;
+        // More comes while it waits, and then the end.
+        wire.send("GET a\r\nPING\r\n").await;
+        wire.0.shutdown().await.unwrap();
+        wire.hears_nothing().await;
+        drop(slow);
+        wire.hears("+OK\r\n$1\r\n1\r\n+PONG\r\n").await;
+    });
+}
+
+#[test]
+fn what_was_changed_before_the_log_promised_more_is_not_told_before_it_is_on_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::EverySec);
+    let (mut writer, mut reader) = (engine.session(), engine.session());
+    let slow = SlowDisk::new();
+    ahead(&mut writer, "SET k 1");
+    let changed = log(&engine).end();
+    assert_eq!(
+        ahead(&mut writer, "CONFIG SET appendfsync always"),
+        Reply::OK
+    );
+    let (_, position) = reader.execute_ahead(&words("GET k"));
+    drop(slow);
+    assert!(position.at() >= changed, "{position:?}");
+}
+
+#[test]
+fn a_replica_gets_all_that_is_on_the_disk_whatever_is_written_meanwhile() {
+    /// More than sockets hold.
+    const UNITS: usize = 100;
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    // It says nothing here, however long this takes.
+    ask(&mut engine.session(), "CONFIG SET repl-timeout 3600");
+    let value = "v".repeat(320 * 1024);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut replica = Wire::connect(addr).await;
+        replica.send("PSYNC ? -1\r\n").await;
+        becomes_online(&engine).await;
+        let mut writer = engine.session();
+        let slow = SlowDisk::new();
+        ahead(&mut writer, "SET first 1");
+        for n in 0..UNITS {
+            ahead(&mut writer, &format!("SET big{n} {value}"));
+        }
+        let end = engine.inner.lock().feed.offset();
+        drop(slow);
+        let mut heard = Vec::with_capacity(1 << 20);
+        let mut hear = async |until: &str| {
+            while memchr::memmem::find(&heard, until.as_bytes()).is_none() {
+                // What is looked for may have begun to come.
+                heard.drain(..heard.len().saturating_sub(until.len()));
+                let read = timeout(PATIENCE, replica.0.read_buf(&mut heard)).await;
+                let read = read.unwrap_or_else(|_| panic!("{until:?} is not heard"));
+                assert!(read.unwrap() > 0, "it was let go before {until:?}");
+            }
+        };
+        // What was on the disk by then is more than what was sent.
+        hear("big10\r\n").await;
+        let _slow = SlowDisk::new();
+        ahead(&mut writer, "SET other 1");
+        assert!(engine.inner.lock().feed.offset() > end);
+        hear(&format!("big{}\r\n", UNITS - 1)).await;
+    });
+}
+
+#[test]
+fn subscribers_hear_where_the_data_is_although_the_disk_hangs() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut subscriber = Wire::connect(addr).await;
+        let channel = crate::handover::CHANNEL;
+        let length = channel.len();
+        let confirmed = format!("*3\r\n$9\r\nsubscribe\r\n${length}\r\n{channel}\r\n:1\r\n");
+        subscriber
+            .call(&format!("SUBSCRIBE {channel}"), &confirmed)
+            .await;
+        let slow = SlowDisk::new();
+        ahead(&mut engine.session(), "SET k 1");
+        let place = crate::handover::Place::new("localhost", 1);
+        crate::handover::commit(&mut engine.inner.lock(), place).unwrap();
+        let message =
+            format!("*3\r\n$7\r\nmessage\r\n${length}\r\n{channel}\r\n$11\r\nlocalhost:1\r\n");
+        subscriber.hears(&message).await;
+        drop(slow);
+    });
+}
+
+#[test]
+fn waitaof_is_woken_by_the_disk_and_by_replicas() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Engine::builder().compat(Compat::Valkey9);
+    let builder = builder.append_only(dir.path(), Fsync::EverySec);
+    let engine = builder.build().unwrap();
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut replica = Wire::connect(addr).await;
+        replica.send("PSYNC ? -1\r\n").await;
+        becomes_online(&engine).await;
+        let (mut local, mut remote) = (Wire::connect(addr).await, Wire::connect(addr).await);
+        let slow = SlowDisk::new();
+        local.call("SET k 1", "+OK\r\n").await;
+        local.send("WAITAOF 1 0 0\r\n").await;
+        remote.send("WAITAOF 0 1 0\r\n").await;
+        let wait = async {
+            while engine.inner.lock().blocking.len() < 2 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap();
+        let tried = || engine.inner.lock().blocking.tries;
+        let (before, begun) = (tried(), Instant::now());
+        local.hears_nothing().await;
+        tokio::time::sleep(Duration::from_millis(950)).await;
+        // Ticks look for both, and each looks for itself once a second.
+        let most = 5 + begun.elapsed().as_millis() as u64 * 3 / 100;
+        let tries = tried() - before;
+        assert!(tries <= most, "looked {tries} times");
+        let end = engine.inner.lock().feed.offset();
+        let acknowledged = format!("REPLCONF ACK {end} FACK {end}\r\n");
+        replica.send(&acknowledged).await;
+        remote.hears("*2\r\n:0\r\n:1\r\n").await;
+        drop(slow);
+        local.hears("*2\r\n:1\r\n:").await;
     });
 }

@@ -205,6 +205,30 @@ impl Log {
         Poll::Pending
     }
 
+    /// Wakes a task once everything up to a position is on the disk, and does not ask for that.
+    pub(crate) fn wake_when_synced(
+        self: &Arc<Log>,
+        position: u64,
+        place: &mut Place,
+        waker: &Waker,
+    ) {
+        if self.is_synced(position) {
+            return;
+        }
+        self.enlist(
+            place,
+            Waiter {
+                position,
+                waker: waker.clone(),
+                patient: true,
+            },
+        );
+        // A sync may have ended before the waker was registered.
+        if self.is_synced(position) {
+            waker.wake_by_ref();
+        }
+    }
+
     fn enlist(self: &Arc<Log>, place: &mut Place, waiter: Waiter) {
         let number = match &place.0 {
             Some((log, number)) if std::ptr::eq(log.as_ptr(), Arc::as_ptr(self)) => *number,
@@ -285,7 +309,7 @@ impl Log {
             return Ok(());
         }
         if let Err(error) = disk.file.append(bytes) {
-            let undone = disk.file.cut(disk.len);
+            let undone = disk.file.cut(self.len.load(Ordering::Relaxed));
             let trouble = if undone.is_ok() {
                 WRITE_FAILED
             } else {
@@ -294,7 +318,7 @@ impl Log {
             self.fail(trouble, &error);
             return Err(error);
         }
-        disk.len += bytes.len() as u64;
+        self.len.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let _ =
             self.trouble
                 .compare_exchange(WRITE_FAILED, FINE, Ordering::AcqRel, Ordering::Relaxed);

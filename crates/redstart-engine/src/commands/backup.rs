@@ -103,6 +103,7 @@ fn backup(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     cx.block(Wait {
         keys: vec![key],
         deadline: None,
+        synced: None,
         hears_of_absence: true,
         on_timeout: Reply::status("Background backup started"),
         serve: Box::new(move |_, _| Some(done.lock().take()?.into())),

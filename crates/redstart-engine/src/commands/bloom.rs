@@ -284,9 +284,10 @@ fn scandump(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     // The header comes first; after that an iterator is one more than the distance from the start.
     let (next, data) = match at {
         0 => (1, bloom.header()),
-        _ => match u64::try_from(at - 1)
-            .ok()
-            .and_then(|at| bloom.chunk(at, CHUNK))
+        _ => match at
+            .checked_sub(1)
+            .and_then(|start| u64::try_from(start).ok())
+            .and_then(|start| bloom.chunk(start, CHUNK))
         {
             Some(chunk) => (at + chunk.len() as i64, chunk.to_vec()),
             None => (0, Vec::new()),
@@ -311,8 +312,10 @@ fn loadchunk(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         }
         None => return Err("ERR not found".into()),
         Some(bloom) => {
-            let start = at - 1 - data.len() as i64;
-            let start = u64::try_from(start).map_err(|_| bad())?;
+            // An iterator is one more than the distance at which the chunk ends.
+            let start = at.checked_sub(1 + data.len() as i64);
+            let start = start.and_then(|start| u64::try_from(start).ok());
+            let start = start.ok_or_else(bad)?;
             bloom.load(start, data)?;
         }
     }

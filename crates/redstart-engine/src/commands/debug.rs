@@ -79,6 +79,10 @@ fn shutdown(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Err(FAILED.into());
     }
     let saves = save.unwrap_or_else(|| rdb::has_save_points(&cx.state.config));
+    if saves {
+        // Everybody would wait for the end of a file that has less than the one to come.
+        cx.state.saves.cancel();
+    }
     // It may be refused only now. What others write while their connections end is saved after that.
     if saves && let Err(error) = rdb::save(cx.state, cx.now_micros) {
         tracing::error!(%error, "the snapshot was not written: the server goes on");

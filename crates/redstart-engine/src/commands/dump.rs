@@ -135,7 +135,7 @@ fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let mut remade = None;
     if let Value::Hash(hash) = &mut value
         && !kept
-        && !hash.remove_due(now).is_empty()
+        && !hash.remove_due(now, usize::MAX).is_empty()
     {
         if hash.is_empty() {
             return Err(BAD_FORMAT.into());

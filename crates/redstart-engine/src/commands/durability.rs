@@ -9,7 +9,7 @@ use crate::{
     compat::versions,
     context::Ctx,
     error::{CommandResult, Stop},
-    feed::stream::BEGINNING,
+    feed::{ACKNOWLEDGED, stream::BEGINNING},
     number::{int_arg, range_arg},
     registry::{Spec, flag::*},
     reply::Reply,
@@ -61,10 +61,15 @@ fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     {
         stream.ask();
     }
+    let keys = match replicas {
+        0 => Vec::new(),
+        _ => vec![Bytes::from_static(ACKNOWLEDGED)],
+    };
     cx.block(Wait {
-        keys: Vec::new(),
+        keys,
         deadline,
-        hears_of_absence: false,
+        synced: Some(position),
+        hears_of_absence: true,
         on_timeout: reply,
         serve: Box::new(move |cx, _| {
             if local > 0 && cx.state.effects.health().is_none() {

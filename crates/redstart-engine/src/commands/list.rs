@@ -555,6 +555,7 @@ fn block_move(
     cx.block(Wait {
         keys: vec![source.clone()],
         deadline,
+        synced: None,
         hears_of_absence: false,
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, source| {

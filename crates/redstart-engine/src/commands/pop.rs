@@ -72,6 +72,7 @@ impl<P: Poppable + 'static> Pop<P> {
         cx.block(Wait {
             keys: keys.to_vec(),
             deadline,
+            synced: None,
             hears_of_absence: false,
             on_timeout: Reply::NilArray,
             serve: Box::new(move |cx, key| {

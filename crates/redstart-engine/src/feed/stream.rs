@@ -110,7 +110,8 @@ pub(crate) struct Confirmed {
 
 /// What the connection of a replica finds.
 pub(crate) enum Taken {
-    Bytes,
+    /// Up to this place.
+    Bytes(u64),
     Nothing,
     /// It is not a replica any more.
     Gone,
@@ -299,7 +300,7 @@ impl Stream {
             follower.position += count as u64;
         }
         buffer.trim();
-        Taken::Bytes
+        Taken::Bytes(position + count as u64)
     }
 
     /// Disconnects replicas that were too far behind for too long, or silent.
@@ -521,7 +522,8 @@ mod tests {
         stream.append(&[set(2, "a", 1)]);
         stream.append(&[set(2, "b", 1), set(3, "c", 1)]);
         let mut out = Vec::new();
-        assert!(matches!(stream.take(1, usize::MAX, &mut out), Taken::Bytes));
+        let taken = stream.take(1, usize::MAX, &mut out);
+        assert!(matches!(taken, Taken::Bytes(place) if place == stream.end()));
         let words: Vec<String> = String::from_utf8(out)
             .unwrap()
             .split("\r\n")

@@ -331,3 +331,45 @@ fn write_whole(
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Engine, Reply, Settings};
+
+    #[test]
+    fn shutdown_gives_up_the_file_that_is_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = Settings::new();
+        settings
+            .set("dir", &dir.path().display().to_string())
+            .unwrap();
+        let engine = Engine::builder().settings(settings).build().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        {
+            let mut state = engine.inner.lock();
+            state.listeners = 1;
+            let (outcome, ended) = (state.saves.outcome.clone(), ended.clone());
+            outcome.running.store(true, Ordering::Relaxed);
+            // A disk that takes nothing.
+            state.saves.thread = Some(std::thread::spawn(move || {
+                while !outcome.cancelled.load(Ordering::Relaxed) && !ended.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                outcome.running.store(false, Ordering::Release);
+            }));
+        }
+        let mut session = engine.session();
+        let (tell, told) = std::sync::mpsc::channel();
+        let asking = std::thread::spawn(move || {
+            let reply = session.execute(&["SHUTDOWN", "SAVE"].map(bytes::Bytes::from));
+            let _ = tell.send(reply.into_reply());
+        });
+        let answered = told.recv_timeout(Duration::from_secs(20));
+        ended.store(true, Ordering::Relaxed);
+        asking.join().unwrap();
+        assert_eq!(answered, Ok(Some(Reply::OK)));
+    }
+}

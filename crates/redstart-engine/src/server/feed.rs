@@ -204,18 +204,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn send_stream(&mut self, to: &Attachment, stop: &CancellationToken) {
+        // Up to here the stream is known to be on the disk.
+        let mut kept = 0;
         loop {
             let taken = match to.only_copy {
                 true => Taken::Nothing,
                 false => to.stream.take(self.profile.id, PIECE, &mut self.out),
             };
-            let more = match taken {
+            let taken = match taken {
                 Taken::Gone => return,
-                Taken::Bytes => true,
-                Taken::Nothing => false,
+                Taken::Bytes(place) => Some(place),
+                Taken::Nothing => None,
             };
-            if more && matches!(self.wait_until_fed(to, stop, false).await, Flow::Close) {
-                return;
+            let (more, taken) = (taken.is_some(), taken.unwrap_or(0));
+            if taken > kept {
+                // Looked up before the end of the log: what is in the stream was put into the log before.
+                let end = to.stream.end();
+                if matches!(self.wait_until_fed(to, stop, false).await, Flow::Close) {
+                    return;
+                }
+                kept = end;
             }
             if matches!(self.flush(stop).await, Flow::Close) {
                 return;

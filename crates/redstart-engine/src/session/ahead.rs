@@ -13,7 +13,7 @@ pub struct LogPosition {
 }
 
 impl LogPosition {
-    pub(super) fn at(self) -> u64 {
+    pub(crate) fn at(self) -> u64 {
         self.at
     }
 }

@@ -221,13 +221,15 @@ impl Hash {
         next < now_ms && next != NEVER
     }
 
-    /// Removes the fields that have expired.
-    pub(crate) fn remove_due(&mut self, now_ms: i64) -> Vec<Blob> {
+    /// Removes the fields that have expired, those first that did so first, and no more than so many.
+    pub(crate) fn remove_due(&mut self, now_ms: i64, most: usize) -> Vec<Blob> {
         let mut fields = Vec::new();
         if let Hash::Table(table) = self
             && let Some(deadlines) = &mut table.deadlines
         {
-            while let Some(field) = deadlines.pop_due(now_ms) {
+            while fields.len() < most
+                && let Some(field) = deadlines.pop_due(now_ms)
+            {
                 table.dict.remove(&field);
                 fields.push(field);
             }

@@ -230,6 +230,7 @@ fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
     cx.block(Wait {
         keys: keys.to_vec(),
         deadline,
+        synced: None,
         hears_of_absence: reader.is_some(),
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, key| match &reader {
@@ -354,6 +355,7 @@ fn serve_group(cx: &mut Ctx<'_>, key: &Bytes, reader: &Reader, count: u64) -> Op
     for effect in effects {
         cx.record(effect);
     }
+    cx.touch(key);
     let found = vec![(Reply::Bulk(key.clone()), Reply::Array(entries))];
     Some(Served {
         reply: by_stream(cx, found),
@@ -451,6 +453,7 @@ fn take_back(
         cx.record(ack);
     }
     cx.record(set_id);
+    cx.touch(key);
     cx.signal_ready(key);
 }
 
