@@ -1,7 +1,7 @@
 //! Gives memory that the allocator keeps back to the system.
 //!
-//! This is a crate of its own because it holds the only unsafe code of the workspace: one call into
-//! the C library. Everything else forbids it.
+//! This is a crate of its own because it holds unsafe code: one call into the C library. The other
+//! crates forbid it, except `redstart-lua`.
 
 /// Returns free pages to the system, wherever they lie. Takes a lock of the allocator for some
 /// milliseconds per gigabyte, so it is not for every request.

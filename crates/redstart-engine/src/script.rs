@@ -1,8 +1,9 @@
 //! Lua scripts: the interpreter, the cache of compiled scripts, and how a script reaches the data.
 //!
 //! One Lua state per engine, made for the first script. A script calls back into the engine while
-//! the engine's state is borrowed by the command that runs the script, so for that time the state is
-//! swapped into a [`Stage`](shared::Stage) that the Lua functions share; nothing is made or copied per call.
+//! the engine's state is borrowed by the command that runs the script: that borrow is lent to the functions that
+//! need it for as long as the script runs ([`Running`](running::Running)). The ways in and back, `redis.call` and the entry
+//! of scripts, are those of the crate `redstart-lua`; everything else is a function of mlua's.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -10,9 +11,10 @@
 //! | `cache.rs`, `digest.rs`, `flags.rs` | compiled scripts, their names, and what they declare |
 //! | `sandbox.lua` | what scripts see, and the function that runs one |
 //! | `host.rs` | the Rust functions that the sandbox is made of |
-//! | `library.rs`, `command.rs` | the functions of `redis`; how `redis.call` runs a command |
+//! | `running.rs`, `command.rs` | a script that runs: how `redis.call` runs a command, and what becomes of the result |
+//! | `library.rs` | the functions of `redis` |
 //! | `function.rs` | libraries of functions; they have a Lua state of their own |
-//! | `shared.rs` | what the Lua functions share with the caller: the engine's state while a script runs, its limits |
+//! | `shared.rs` | what the Lua functions share with the caller: who the script runs for, its limits |
 //! | `watchdog.rs` | what other threads see of a slow script, and how they end it |
 //! | `memory.rs`, `stack.rs` | how much memory scripts hold; how much of the thread's stack one has taken |
 //! | `raise.rs`, `argument.rs` | errors that Rust functions raise in Lua; their arguments |
@@ -39,6 +41,7 @@ mod memory;
 mod msgpack;
 mod pack;
 mod raise;
+mod running;
 mod runtime;
 mod shared;
 mod stack;

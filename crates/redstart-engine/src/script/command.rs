@@ -1,13 +1,10 @@
 //! How a script runs a command.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use mlua::{MultiValue, Value};
+use redstart_lua::{Argument, Arguments};
 
-use super::{
-    library::reply_error,
-    shared::{Shared, Stage},
-    stack::is_stack_used_up,
-};
+use super::{running::Running, shared::Stage, stack::is_stack_used_up};
 use crate::{
     acl,
     compat::versions,
@@ -20,10 +17,13 @@ use crate::{
     reply::{Protocol, Reply},
 };
 
+const NO_ARGUMENT: &str = "Please specify at least one argument for this redis lib call";
+const WRONG_ARGUMENT: &str = "Lua redis lib command arguments must be strings or integers";
+
 /// The arguments of a command as Lua passed them.
 pub(super) fn arguments(args: &MultiValue) -> Result<Vec<Bytes>, &'static str> {
     if args.is_empty() {
-        return Err("Please specify at least one argument for this redis lib call");
+        return Err(NO_ARGUMENT);
     }
     let mut list = Vec::with_capacity(args.len());
     for value in args {
@@ -31,10 +31,60 @@ pub(super) fn arguments(args: &MultiValue) -> Result<Vec<Bytes>, &'static str> {
             Value::String(text) => Bytes::copy_from_slice(&text.as_bytes()),
             Value::Integer(value) => number::int_bytes(*value),
             Value::Number(value) => number::format_double(*value),
-            _ => return Err("Lua redis lib command arguments must be strings or integers"),
+            _ => return Err(WRONG_ARGUMENT),
         });
     }
     Ok(list)
+}
+
+/// The arguments of the command that a script calls. What they take up is used again for the next one.
+#[derive(Default)]
+pub(super) struct Command {
+    args: Vec<Bytes>,
+    /// Small arguments are parts of this.
+    text: BytesMut,
+}
+
+/// How much of [`Command::text`] is made at once.
+const CHUNK: usize = 4096;
+/// Arguments of more bytes are on their own, so that whatever keeps one keeps no others.
+const SMALL: usize = 512;
+
+impl Command {
+    fn read(&mut self, arguments: &Arguments<'_>) -> Result<(), &'static str> {
+        self.args.clear();
+        if arguments.is_empty() {
+            return Err(NO_ARGUMENT);
+        }
+        if self.text.capacity() < SMALL {
+            // Takes back what the arguments before have used, unless something keeps one of them.
+            self.text.reserve(CHUNK);
+        }
+        for argument in arguments.iter() {
+            match argument {
+                Argument::Bytes(text) if text.len() > SMALL => {
+                    self.args.push(Bytes::copy_from_slice(text));
+                    continue;
+                }
+                Argument::Bytes(text) => self.text.extend_from_slice(text),
+                Argument::Number(value) => write_number(&mut self.text, value),
+                Argument::Other => return Err(WRONG_ARGUMENT),
+            }
+            self.args.push(self.text.split().freeze());
+        }
+        Ok(())
+    }
+}
+
+/// Writes a number as Redis hands it to commands.
+fn write_number(text: &mut BytesMut, value: f64) {
+    let whole = number::truncate(value);
+    // By bits: minus zero is not the integer.
+    if (whole as f64).to_bits() == value.to_bits() {
+        text.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
+    } else {
+        text.extend_from_slice(number::double_text(value).as_bytes());
+    }
 }
 
 /// What a command was refused with before it ran.
@@ -54,33 +104,33 @@ impl Refused {
 
 /// Runs the command that a script calls; its reply is in the shape of the protocol beside it.
 pub(super) fn command(
-    shared: &Shared,
-    args: &MultiValue,
-) -> mlua::Result<Result<(Reply, Protocol), Refused>> {
+    running: &mut Running<'_>,
+    arguments: &Arguments<'_>,
+) -> Result<(Reply, Protocol), Refused> {
     if is_stack_used_up() {
-        return Ok(Err(Refused::new("stack overflow")));
+        return Err(Refused::new("stack overflow"));
     }
-    let args = match arguments(args) {
-        Ok(args) => args,
-        Err(text) => {
-            return Ok(Err(Refused {
-                text: format!("ERR {text}").into_bytes(),
-                counted: false,
-            }));
+    let mut command = std::mem::take(running.command);
+    let result = match command.read(arguments) {
+        Ok(()) => {
+            let shared = running.shared;
+            let mut stage = shared.stage.lock();
+            let protocol = stage.client.protocol;
+            execute(running, &mut stage, &command.args).map(|reply| (reply, protocol))
         }
+        Err(text) => Err(Refused {
+            text: format!("ERR {text}").into_bytes(),
+            counted: false,
+        }),
     };
-    let mut stage = shared.stage.lock();
-    if !stage.running {
-        return Err(reply_error(
-            "redis.call/pcall can only be called inside a script invocation",
-        ));
-    }
-    let protocol = stage.client.protocol;
-    Ok(execute(shared, &mut stage, &args).map(|reply| (reply, protocol)))
+    command.args.clear();
+    *running.command = command;
+    result
 }
 
-fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, Refused> {
-    let compat = stage.state.config.compat;
+fn execute(running: &mut Running<'_>, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, Refused> {
+    let state = &mut *running.state;
+    let compat = state.config.compat;
     let spec = match registry::resolve(args, compat) {
         Ok(spec) => spec,
         Err(_) => {
@@ -108,54 +158,50 @@ fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, 
         ));
     }
     if !stage.client.account.is_unlimited() {
-        let (now, origin) = (stage.now_micros, Origin::Script);
-        let mut cx = Ctx::new(&mut stage.state, &mut stage.client, now, origin);
+        let (now, origin) = (running.now_micros, Origin::Script);
+        let mut cx = Ctx::new(state, &mut stage.client, now, origin);
         acl::check_in_script(&mut cx, spec, args).map_err(Refused::new)?;
     }
     if spec.is(flag::WRITE) {
-        if stage.read_only {
+        if running.read_only {
             return Err(Refused::new(
                 "Write commands are not allowed from read-only scripts.",
             ));
         }
         // Before it counts as one that wrote, which cannot be killed.
-        if stage.state.replica.is_some() {
+        if state.replica.is_some() {
             return Err(Refused {
                 text: READ_ONLY.into(),
                 counted: true,
             });
         }
         // What has begun to write goes on, even if that takes memory.
-        let wrote = shared.watchdog.has_written();
-        if stage.state.out_of_memory && spec.is(flag::DENYOOM) {
+        let wrote = running.shared.watchdog.has_written();
+        if state.out_of_memory && spec.is(flag::DENYOOM) {
             if !wrote {
                 return Err(Refused {
                     text: OUT_OF_MEMORY.into(),
                     counted: true,
                 });
             }
-            stage.state.out_of_memory = false;
+            state.out_of_memory = false;
         }
         if !wrote {
-            if let Some(why) = dispatch::refusal_to_write(&stage.state) {
+            if let Some(why) = dispatch::refusal_to_write(state) {
                 return Err(Refused {
                     text: why.into(),
                     counted: true,
                 });
             }
-            shared.watchdog.set_written();
+            running.shared.watchdog.set_written();
         }
     }
-    if let Some(declared) = &stage.declared {
+    if let Some(declared) = running.declared {
         check_declared(declared, spec, args)?;
     }
     let protocol = stage.client.protocol;
-    let mut cx = Ctx::new(
-        &mut stage.state,
-        &mut stage.client,
-        stage.now_micros,
-        Origin::Script,
-    );
+    let (now, origin) = (running.now_micros, Origin::Script);
+    let mut cx = Ctx::new(state, &mut stage.client, now, origin);
     Ok(match cx.call(spec, args) {
         Ok(reply) => dispatch::shape(reply, protocol),
         Err(Stop::Error(text)) => Reply::Error(text.into_owned()),

@@ -1,9 +1,9 @@
 //! Replies to Lua values and back, by Redis's rules.
 
 use bytes::Bytes;
-use mlua::{Lua, LuaString, MultiValue, Table, Value};
+use mlua::{Lua, LuaString, Value};
+use redstart_lua::{StackFull, Table, Values};
 
-use super::raise::Raise;
 use crate::{
     number,
     reply::{Protocol, Reply},
@@ -13,34 +13,44 @@ use crate::{
 const MAX_DEPTH: usize = 1000;
 const TOO_LARGE: &str = "the reply would take more memory than a script may use";
 
-/// The field names of reply tables, made once.
+/// The fields of tables that stand for replies; the entry of scripts knows them by their places here.
+pub(super) const FIELDS: [&str; 9] = [
+    "err",
+    "ok",
+    "double",
+    "map",
+    "set",
+    "big_number",
+    "verbatim_string",
+    "string",
+    "format",
+];
+const ERR: usize = 0;
+const OK: usize = 1;
+const DOUBLE: usize = 2;
+const MAP: usize = 3;
+const SET: usize = 4;
+const BIG_NUMBER: usize = 5;
+const VERBATIM_STRING: usize = 6;
+const STRING: usize = 7;
+const FORMAT: usize = 8;
+/// Marks an error that the statistics have counted.
+const IGNORE: &str = "ignore_error_stats_update";
+
+/// The field names of error tables, made once.
 #[derive(Clone)]
 pub(super) struct Names {
     pub(super) err: LuaString,
     pub(super) ok: LuaString,
-    double: LuaString,
-    map: LuaString,
-    set: LuaString,
-    big_number: LuaString,
-    verbatim_string: LuaString,
-    string: LuaString,
-    format: LuaString,
     ignore: LuaString,
 }
 
 impl Names {
     pub(super) fn new(lua: &Lua) -> mlua::Result<Names> {
         Ok(Names {
-            err: lua.create_string("err")?,
-            ok: lua.create_string("ok")?,
-            double: lua.create_string("double")?,
-            map: lua.create_string("map")?,
-            set: lua.create_string("set")?,
-            big_number: lua.create_string("big_number")?,
-            verbatim_string: lua.create_string("verbatim_string")?,
-            string: lua.create_string("string")?,
-            format: lua.create_string("format")?,
-            ignore: lua.create_string("ignore_error_stats_update")?,
+            err: lua.create_string(FIELDS[ERR])?,
+            ok: lua.create_string(FIELDS[OK])?,
+            ignore: lua.create_string(IGNORE)?,
         })
     }
 }
@@ -88,195 +98,262 @@ pub(super) fn c_string(text: &[u8]) -> &[u8] {
     &text[..memchr::memchr(0, text).unwrap_or(text.len())]
 }
 
-/// A command's reply, already in the shape of the script's protocol, as a Lua value.
-pub(super) fn to_lua(
-    lua: &Lua,
-    names: &Names,
-    reply: Reply,
-    protocol: Protocol,
-) -> mlua::Result<Value> {
-    Ok(match reply {
-        Reply::Int(value) => Value::Number(value as f64),
-        Reply::Bulk(data) => Value::String(lua.create_string(&data)?),
-        Reply::Nil | Reply::NilArray if protocol == Protocol::Resp3 => Value::Nil,
-        Reply::Nil | Reply::NilArray => Value::Boolean(false),
+/// `{err = text}` as a value to be pushed.
+pub(super) fn push_error(values: &mut Values, text: Vec<u8>, counted: bool) {
+    values.map(1 + usize::from(counted));
+    values.text(FIELDS[ERR]);
+    values.bytes(text);
+    if counted {
+        values.text(IGNORE);
+        values.boolean(true);
+    }
+    values.end();
+}
+
+/// A command's reply, already in the shape of the script's protocol, as a value to be pushed.
+pub(super) fn push_reply(values: &mut Values, reply: Reply, protocol: Protocol) {
+    match reply {
+        Reply::Int(value) => values.number(value as f64),
+        Reply::Bulk(data) => values.bytes(data),
+        Reply::Nil | Reply::NilArray if protocol == Protocol::Resp3 => values.nil(),
+        Reply::Nil | Reply::NilArray => values.boolean(false),
         Reply::Status(text) => {
-            let table = lua.create_table_with_capacity(0, 1)?;
-            table.raw_set(&names.ok, lua.create_string(text.as_bytes())?)?;
-            Value::Table(table)
+            values.map(1);
+            values.text(FIELDS[OK]);
+            values.text(text);
+            values.end();
         }
-        Reply::Error(text) => error_table(lua, names, &error_text(text.as_bytes()), true)?,
+        Reply::Error(text) => push_error(values, error_text(text.as_bytes()), true),
         Reply::Array(items) | Reply::Push(items) => {
-            Value::Table(sequence(lua, names, items, protocol)?)
+            values.array(items.len());
+            for item in items {
+                push_reply(values, item, protocol);
+            }
+            values.end();
         }
         Reply::Map(pairs) => {
-            let map = lua.create_table_with_capacity(0, pairs.len())?;
+            field(values, MAP);
+            values.map(pairs.len());
             for (key, value) in pairs {
                 // Never nil: no command answers with a map that has such a key.
-                map.raw_set(
-                    to_lua(lua, names, key, protocol)?,
-                    to_lua(lua, names, value, protocol)?,
-                )?;
+                push_reply(values, key, protocol);
+                push_reply(values, value, protocol);
             }
-            field(lua, &names.map, Value::Table(map))?
+            values.end();
+            values.end();
         }
         Reply::Set(items) => {
-            let set = lua.create_table_with_capacity(0, items.len())?;
+            field(values, SET);
+            values.set(items.len());
             for item in items {
-                set.raw_set(to_lua(lua, names, item, protocol)?, true)?;
+                push_reply(values, item, protocol);
             }
-            field(lua, &names.set, Value::Table(set))?
+            values.end();
+            values.end();
         }
-        Reply::Double(value) => field(lua, &names.double, Value::Number(value))?,
-        Reply::Bool(value) => Value::Boolean(value),
+        Reply::Double(value) => {
+            field(values, DOUBLE);
+            values.number(value);
+            values.end();
+        }
+        Reply::Bool(value) => values.boolean(value),
         Reply::BigNumber(digits) => {
-            let digits = Value::String(lua.create_string(digits)?);
-            field(lua, &names.big_number, digits)?
+            field(values, BIG_NUMBER);
+            values.text(digits);
+            values.end();
         }
         Reply::Verbatim { format, text } => {
-            let inner = lua.create_table_with_capacity(0, 2)?;
-            inner.raw_set(&names.string, lua.create_string(&text)?)?;
-            inner.raw_set(&names.format, lua.create_string(format)?)?;
-            field(lua, &names.verbatim_string, Value::Table(inner))?
+            field(values, VERBATIM_STRING);
+            values.map(2);
+            values.text(FIELDS[STRING]);
+            values.bytes(text);
+            values.text(FIELDS[FORMAT]);
+            values.bytes(Bytes::copy_from_slice(&format));
+            values.end();
+            values.end();
         }
-    })
-}
-
-fn field(lua: &Lua, name: &LuaString, value: Value) -> mlua::Result<Value> {
-    let table = lua.create_table_with_capacity(0, 1)?;
-    table.raw_set(name, value)?;
-    Ok(Value::Table(table))
-}
-
-fn sequence(
-    lua: &Lua,
-    names: &Names,
-    items: Vec<Reply>,
-    protocol: Protocol,
-) -> mlua::Result<Table> {
-    let table = lua.create_table_with_capacity(items.len(), 0)?;
-    for (at, item) in items.into_iter().enumerate() {
-        table.raw_set(at + 1, to_lua(lua, names, item, protocol)?)?;
     }
-    Ok(table)
+}
+
+/// Opens a table of one field, for the value that follows.
+fn field(values: &mut Values, name: usize) {
+    values.map(1);
+    values.text(FIELDS[name]);
+}
+
+/// Why nothing can be made of what a script returned.
+pub(super) enum Unfit {
+    TooLarge,
+    StackFull,
+}
+
+impl Unfit {
+    pub(super) fn text(&self) -> &'static str {
+        match self {
+            Unfit::TooLarge => TOO_LARGE,
+            Unfit::StackFull => "stack overflow",
+        }
+    }
+}
+
+impl From<StackFull> for Unfit {
+    fn from(_: StackFull) -> Unfit {
+        Unfit::StackFull
+    }
 }
 
 /// Makes a reply of what a script returned.
-pub(super) struct Converter<'a> {
-    pub(super) names: &'a Names,
+pub(super) struct Converter {
     /// What the script chose by `redis.setresp`.
     pub(super) protocol: Protocol,
     /// How many bytes the reply may still take: a table can hold itself more than once.
     pub(super) left: usize,
 }
 
-impl Converter<'_> {
-    pub(super) fn value(&mut self, value: Value) -> mlua::Result<Reply> {
+impl Converter {
+    pub(super) fn value(&mut self, value: redstart_lua::Value<'_>) -> Result<Reply, Unfit> {
         self.convert(value, 0)
     }
 
-    /// The items of an array, up to the first nil.
-    pub(super) fn array(&mut self, items: MultiValue) -> mlua::Result<Reply> {
-        let mut replies = Vec::with_capacity(items.len());
-        for item in items {
-            if item.is_nil() {
-                break;
-            }
-            replies.push(self.convert(item, 1)?);
-        }
-        Ok(Reply::Array(replies))
-    }
-
-    fn take(&mut self, bytes: usize) -> mlua::Result<()> {
+    fn take(&mut self, bytes: usize) -> Result<(), Unfit> {
         match self.left.checked_sub(bytes) {
             Some(left) => self.left = left,
-            None => return Err(Raise::Text(TOO_LARGE.into()).into()),
+            None => return Err(Unfit::TooLarge),
         }
         Ok(())
     }
 
-    fn bytes(&mut self, text: &LuaString) -> mlua::Result<Bytes> {
-        let text = text.as_bytes();
+    fn bytes(&mut self, text: &[u8]) -> Result<Bytes, Unfit> {
         self.take(text.len())?;
-        Ok(Bytes::copy_from_slice(&text))
+        Ok(Bytes::copy_from_slice(text))
     }
 
     /// Text for one line of the protocol: up to a NUL, as C ends strings, without line breaks.
-    fn line(&mut self, text: &LuaString) -> mlua::Result<String> {
-        let text = text.as_bytes();
+    fn line(&mut self, text: &[u8]) -> Result<String, Unfit> {
         self.take(text.len())?;
-        Ok(String::from_utf8_lossy(c_string(&text)).replace(['\r', '\n'], " "))
+        Ok(String::from_utf8_lossy(c_string(text)).replace(['\r', '\n'], " "))
     }
 
-    fn convert(&mut self, value: Value, depth: usize) -> mlua::Result<Reply> {
+    fn convert(&mut self, value: redstart_lua::Value<'_>, depth: usize) -> Result<Reply, Unfit> {
+        use redstart_lua::Value;
         self.take(size_of::<Reply>())?;
         if depth > MAX_DEPTH {
             return Ok(Reply::Error("ERR reached lua stack limit".into()));
         }
         Ok(match value {
-            Value::String(text) => Reply::Bulk(self.bytes(&text)?),
-            Value::Integer(value) => Reply::Int(value),
+            Value::Bytes(text) => Reply::Bulk(self.bytes(text)?),
             Value::Number(value) => Reply::Int(number::truncate(value)),
             Value::Boolean(value) if self.protocol == Protocol::Resp3 => Reply::Bool(value),
             Value::Boolean(true) => Reply::Int(1),
             Value::Boolean(false) => Reply::Nil,
             Value::Table(table) => return self.table(&table, depth),
-            _ => Reply::Nil,
+            Value::Nil | Value::Other => Reply::Nil,
         })
     }
 
-    fn table(&mut self, table: &Table, depth: usize) -> mlua::Result<Reply> {
-        let names = self.names;
-        if let Value::String(text) = table.raw_get(&names.err)? {
-            return Ok(Reply::Error(self.line(&text)?));
+    fn table(&mut self, table: &Table<'_>, depth: usize) -> Result<Reply, Unfit> {
+        use redstart_lua::Value;
+        if !table.is_list()?
+            && let Some(reply) = self.named(table, depth)?
+        {
+            return Ok(reply);
         }
-        if let Value::String(text) = table.raw_get(&names.ok)? {
-            return Ok(Reply::Status(self.line(&text)?.into()));
+        // The length that Lua tells may be any, and far more than there are items.
+        let mut items = Vec::with_capacity(table.length().min(1024));
+        table.items(|value: Value<'_>| -> Result<(), Unfit> {
+            items.push(self.convert(value, depth + 1)?);
+            Ok(())
+        })?;
+        Ok(Reply::Array(items))
+    }
+
+    /// The reply that a table stands for by one of its fields.
+    fn named(&mut self, table: &Table<'_>, depth: usize) -> Result<Option<Reply>, Unfit> {
+        use redstart_lua::Value;
+        if let Some(text) = self.line_of(table, ERR)? {
+            return Ok(Some(Reply::Error(text)));
         }
-        if let Some(value) = number_of(&table.raw_get(&names.double)?) {
-            return Ok(Reply::Double(value));
+        if let Some(text) = self.line_of(table, OK)? {
+            return Ok(Some(Reply::Status(text.into())));
         }
-        if let Value::Table(map) = table.raw_get(&names.map)? {
+        let double = table.field(DOUBLE, |value| match value {
+            Value::Number(value) => Some(value),
+            _ => None,
+        })?;
+        if let Some(value) = double {
+            return Ok(Some(Reply::Double(value)));
+        }
+        let map = table.field(MAP, |map| -> Result<_, Unfit> {
+            let Value::Table(map) = map else {
+                return Ok(None);
+            };
             let mut pairs = Vec::new();
-            for pair in map.pairs::<Value, Value>() {
-                let (key, value) = pair?;
+            map.pairs(|key, value| -> Result<(), Unfit> {
                 pairs.push((
                     self.convert(key, depth + 1)?,
                     self.convert(value, depth + 1)?,
                 ));
-            }
-            return Ok(Reply::Map(pairs));
+                Ok(())
+            })?;
+            Ok(Some(Reply::Map(pairs)))
+        })??;
+        if map.is_some() {
+            return Ok(map);
         }
-        if let Value::Table(set) = table.raw_get(&names.set)? {
+        let set = table.field(SET, |set| -> Result<_, Unfit> {
+            let Value::Table(set) = set else {
+                return Ok(None);
+            };
             let mut items = Vec::new();
-            for pair in set.pairs::<Value, Value>() {
-                items.push(self.convert(pair?.0, depth + 1)?);
+            set.pairs(|member, _| -> Result<(), Unfit> {
+                items.push(self.convert(member, depth + 1)?);
+                Ok(())
+            })?;
+            Ok(Some(Reply::Set(items)))
+        })??;
+        if set.is_some() {
+            return Ok(set);
+        }
+        if let Some(digits) = self.line_of(table, BIG_NUMBER)? {
+            return Ok(Some(Reply::BigNumber(digits)));
+        }
+        table.field(VERBATIM_STRING, |inner| match inner {
+            Value::Table(inner) => self.verbatim(&inner),
+            _ => Ok(None),
+        })?
+    }
+
+    fn verbatim(&mut self, inner: &Table<'_>) -> Result<Option<Reply>, Unfit> {
+        use redstart_lua::Value;
+        let format = inner.field(FORMAT, |name| match name {
+            Value::Bytes(name) => {
+                let mut format = *b"   ";
+                for (to, from) in format.iter_mut().zip(name) {
+                    *to = *from;
+                }
+                Some(format)
             }
-            return Ok(Reply::Set(items));
-        }
-        if let Value::String(digits) = table.raw_get(&names.big_number)? {
-            return Ok(Reply::BigNumber(self.line(&digits)?));
-        }
-        if let Value::Table(inner) = table.raw_get(&names.verbatim_string)?
-            && let Value::String(text) = inner.raw_get(&names.string)?
-            && let Value::String(name) = inner.raw_get(&names.format)?
-        {
-            let mut format = *b"   ";
-            for (to, from) in format.iter_mut().zip(name.as_bytes().iter()) {
-                *to = *from;
-            }
-            let text = self.bytes(&text)?;
-            return Ok(Reply::Verbatim { format, text });
-        }
-        // The length that Lua tells may be any, and far more than there are items.
-        let mut items = Vec::with_capacity(table.raw_len().min(1024));
-        for at in 1usize.. {
-            match table.raw_get::<Value>(at)? {
-                Value::Nil => break,
-                value => items.push(self.convert(value, depth + 1)?),
-            }
-        }
-        Ok(Reply::Array(items))
+            _ => None,
+        })?;
+        let Some(format) = format else {
+            return Ok(None);
+        };
+        inner.field(STRING, |text| match text {
+            Value::Bytes(text) => Ok(Some(Reply::Verbatim {
+                format,
+                text: self.bytes(text)?,
+            })),
+            _ => Ok(None),
+        })?
+    }
+
+    /// A field that is a string, as a line.
+    fn line_of(&mut self, table: &Table<'_>, name: usize) -> Result<Option<String>, Unfit> {
+        let line = table.field(name, |value| match value {
+            redstart_lua::Value::Bytes(text) => Some(self.line(text)),
+            _ => None,
+        })?;
+        line.transpose()
     }
 }
 

@@ -406,7 +406,10 @@ impl Runtime {
         });
         STACK_BASE.set(stack_pointer());
         *self.shared.started.lock() = Some(Instant::now());
-        let outcome: mlua::Result<(bool, Value)> = self.load.call(chunk);
+        let outcome: mlua::Result<(bool, Value)> = match &self.load {
+            Some(load) => load.call(chunk),
+            None => Err(mlua::Error::runtime("not an interpreter for functions")),
+        };
         *self.shared.started.lock() = None;
         let loading = self.shared.loading.lock().take();
         let functions = loading.map_or_else(Vec::new, |loading| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
+use redstart_lua::Natives;
 
 use super::{
     argument::{argument_error, expected, type_name},
@@ -20,12 +21,16 @@ const READ_ONLY: &str = "Attempt to modify a readonly table";
 /// All that `sandbox.lua` is given.
 pub(super) fn functions(
     lua: &Lua,
+    natives: &Natives,
     shared: &Arc<Shared>,
     names: &convert::Names,
     compat: Compat,
 ) -> mlua::Result<Table> {
     let host = lua.create_table()?;
-    host.set("redis", library::redis(lua, shared, names, compat)?)?;
+    host.set(
+        "redis",
+        library::redis(lua, natives, shared, names, compat)?,
+    )?;
     host.set("valkey", compat.is_in(versions::VALKEY))?;
     chance::set_functions(lua, shared, &host)?;
 

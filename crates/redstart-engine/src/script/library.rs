@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use mlua::{Lua, MultiValue, Table, Value};
+use redstart_lua::Natives;
 
 use super::{
-    command::{Refused, arguments, command},
+    command::arguments,
     convert, function, hex,
     raise::Raise,
-    runtime::Unlimited,
+    running::{CALL, PCALL},
     shared::Shared,
 };
 use crate::{
     compat::{Compat, versions},
     registry,
-    reply::{Protocol, Reply},
+    reply::Protocol,
 };
 
 const LEVELS: [(&str, i64); 4] = [
@@ -36,38 +37,15 @@ pub(super) fn reply_error(text: &str) -> mlua::Error {
 /// The table `redis`.
 pub(super) fn redis(
     lua: &Lua,
+    natives: &Natives,
     shared: &Arc<Shared>,
     names: &convert::Names,
     compat: Compat,
 ) -> mlua::Result<Table> {
     let redis = lua.create_table()?;
 
-    let of = shared.clone();
-    let known = names.clone();
-    let call = lua.create_function(move |lua, args: MultiValue| match command(&of, &args)? {
-        Ok((Reply::Error(text), _)) => Err(Raise::Reply {
-            text: convert::error_text(text.as_bytes()),
-            counted: true,
-        }
-        .into()),
-        Ok((reply, protocol)) => {
-            let _unlimited = Unlimited::new(lua)?;
-            convert::to_lua(lua, &known, reply, protocol)
-        }
-        Err(Refused { text, counted }) => Err(Raise::Reply { text, counted }.into()),
-    })?;
-    redis.set("call", call)?;
-
-    let of = shared.clone();
-    let known = names.clone();
-    let pcall = lua.create_function(move |lua, args: MultiValue| match command(&of, &args)? {
-        Ok((reply, protocol)) => {
-            let _unlimited = Unlimited::new(lua)?;
-            convert::to_lua(lua, &known, reply, protocol)
-        }
-        Err(Refused { text, counted }) => convert::error_table(lua, &known, &text, counted),
-    })?;
-    redis.set("pcall", pcall)?;
+    redis.set("call", natives.function(lua, CALL)?)?;
+    redis.set("pcall", natives.function(lua, PCALL)?)?;
 
     let known = names.clone();
     redis.set(

@@ -6,19 +6,21 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use mlua::{
-    Function, HookTriggers, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState,
-};
+use mlua::{Function, HookTriggers, Lua, LuaOptions, StdLib, Table, VmState};
 use parking_lot::Mutex;
+use redstart_lua::{Ended, Entry, Layout, Natives};
 
 use super::{
     Call, Label, Limits, Program, bit,
     cache::Cache,
-    chance, convert,
+    chance,
+    command::Command,
+    convert,
     digest::Digest,
     flags::Flags,
     host, json, library, msgpack, pack,
-    shared::{Lent, Shared, Stage},
+    running::{IDLE, Running},
+    shared::{Ending, Shared, Stage},
     stack::{STACK_BASE, stack_pointer},
     watchdog::Watchdog,
 };
@@ -26,7 +28,6 @@ use crate::{
     client::Client,
     compat::Compat,
     context::Ctx,
-    engine::State,
     error::{CommandResult, Stop},
     reply::{Protocol, Reply},
 };
@@ -47,35 +48,15 @@ pub(super) enum Purpose {
 pub(super) struct Runtime {
     pub(super) lua: Lua,
     pub(super) cache: Cache,
-    /// `run(index, keys, argv)`, made by the sandbox.
-    run: Function,
+    /// Runs what is in the cache.
+    entry: Entry,
+    /// Of the command that a script calls.
+    command: Command,
     /// Runs the code of a library; of functions only.
-    pub(super) load: Function,
+    pub(super) load: Option<Function>,
     /// The next place for a function of a library.
     pub(super) next_function: usize,
     pub(super) shared: Arc<Shared>,
-    pub(super) names: convert::Names,
-}
-
-/// Lifts the limit on Lua's memory while values are converted: what mlua does under a limit
-/// costs several times as much, and what is converted is in memory already.
-pub(super) struct Unlimited<'a> {
-    pub(super) lua: &'a Lua,
-    pub(super) limit: usize,
-}
-
-impl Unlimited<'_> {
-    pub(super) fn new(lua: &Lua) -> mlua::Result<Unlimited<'_>> {
-        let limit = lua.set_memory_limit(0)?;
-        Ok(Unlimited { lua, limit })
-    }
-}
-
-impl Drop for Unlimited<'_> {
-    fn drop(&mut self) {
-        // Fails only for a state that mlua does not own.
-        let _ = self.lua.set_memory_limit(self.limit);
-    }
 }
 
 impl Runtime {
@@ -90,12 +71,7 @@ impl Runtime {
         let names = convert::Names::new(&lua)?;
         let shared = Arc::new(Shared {
             stage: Mutex::new(Stage {
-                state: State::hollow(),
                 client: Client::internal(0, 0, Protocol::Resp2),
-                now_micros: 0,
-                running: false,
-                read_only: false,
-                declared: None,
                 label: Label::Script([0; 20]),
                 command: Vec::new(),
                 failure: None,
@@ -108,7 +84,8 @@ impl Runtime {
             json: Arc::default(),
             loading: Mutex::new(None),
         });
-        let host = host::functions(&lua, &shared, &names, compat)?;
+        let natives = Natives::new(&lua, IDLE)?;
+        let host = host::functions(&lua, &natives, &shared, &names, compat)?;
         host.set("cjson", json::library(&lua, &shared.json)?)?;
         host.set("cmsgpack", msgpack::library(&lua, &shared)?)?;
         host.set("struct", pack::library(&lua)?)?;
@@ -119,11 +96,19 @@ impl Runtime {
             let redis = library::redis_at_load(&lua, &shared, &functions, compat)?;
             host.set("redis_at_load", redis)?;
         }
-        let (globals, run, load): (Table, Function, Function) = lua
+        let (visible, globals, load): (Table, Table, Option<Function>) = lua
             .load(include_str!("sandbox.lua"))
             .set_name(SANDBOX)
-            .call(host)?;
-        lua.set_globals(globals)?;
+            .call(&host)?;
+        lua.set_globals(visible)?;
+        let layout = Layout {
+            functions: &functions,
+            // Functions get their keys and arguments as parameters.
+            globals: (purpose == Purpose::Scripts).then_some(&globals),
+            handler: &host.get("handler")?,
+            names: &convert::FIELDS,
+        };
+        let entry = natives.entry(&lua, layout)?;
         let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK);
         let watched = shared.clone();
         lua.set_global_hook(triggers, move |_, _| {
@@ -134,11 +119,11 @@ impl Runtime {
         Ok(Runtime {
             lua,
             cache: Cache::new(functions),
-            run,
+            entry,
+            command: Command::default(),
             load,
             next_function: 1,
             shared,
-            names,
         })
     }
 
@@ -188,27 +173,26 @@ impl Runtime {
             let _ = self.lua.gc_collect();
         }
         let failure = self.shared.stage.lock().failure.take();
-        match outcome {
-            Ok((true, reply)) => Ok(reply),
-            Ok((false, _)) if failure.is_some() => Err(failure.unwrap_or_default().into()),
-            Ok((false, Reply::Bulk(text))) => Err(plain_failure(label, &text)),
-            Ok((false, _)) => Err(plain_failure(label, b"execution failure")),
-            Err(error) => Err(plain_failure(label, error.to_string().as_bytes())),
+        let (ended, reply) = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => return Err(plain_failure(label, error.to_string().as_bytes())),
+        };
+        match (ended, reply) {
+            (Ended::Returned, Ok(reply)) => Ok(reply),
+            (Ended::Returned, Err(unfit)) => Err(plain_failure(label, unfit.text().as_bytes())),
+            _ if failure.is_some() => Err(failure.unwrap_or_default().into()),
+            (Ended::Unhandled(text), _) if !text.is_empty() => Err(plain_failure(label, &text)),
+            _ => Err(plain_failure(label, b"execution failure")),
         }
     }
 
     fn enter(
-        &self,
+        &mut self,
         cx: &mut Ctx<'_>,
         program: &Program,
         call: &Call<'_>,
         limits: Limits,
-    ) -> mlua::Result<(bool, Reply)> {
-        let strict = cx.state.config.cluster_strict;
-        let unlimited = Unlimited::new(&self.lua)?;
-        let keys = self.array(call.keys)?;
-        let args = self.array(call.args)?;
-        drop(unlimited);
+    ) -> mlua::Result<(Ended, Result<Reply, convert::Unfit>)> {
         {
             let mut stage = self.shared.stage.lock();
             stage.client.id = cx.client.id;
@@ -217,17 +201,14 @@ impl Runtime {
             stage.client.protocol = Protocol::Resp2;
             // What the script reads is read on the caller's behalf.
             stage.client.tracking = cx.client.tracking.clone();
-            stage.now_micros = cx.now_micros;
-            stage.running = true;
-            stage.read_only = call.read_only || program.flags.no_writes;
-            stage.declared = strict.then(|| call.keys.to_vec());
             stage.label = program.label.clone();
-            stage.command.extend_from_slice(call.command);
-            stage.failure = None;
-            if program.flags.allow_oom {
-                cx.state.out_of_memory = false;
+            if matches!(program.label, Label::Function(_)) {
+                stage.command.extend_from_slice(call.command);
             }
-            std::mem::swap(cx.state, &mut stage.state);
+            stage.failure = None;
+        }
+        if program.flags.allow_oom {
+            cx.state.out_of_memory = false;
         }
         *self.shared.limits.lock() = limits;
         STACK_BASE.set(stack_pointer());
@@ -238,34 +219,21 @@ impl Runtime {
         if self.shared.watchdog.is_killed() {
             self.shared.watchdog.reset();
         }
-        let lent = Lent {
+        let _ending = Ending(&self.shared);
+        let mut running = Running {
+            declared: cx.state.config.cluster_strict.then_some(call.keys),
             state: cx.state,
             shared: &self.shared,
+            command: &mut self.command,
+            now_micros: cx.now_micros,
+            read_only: call.read_only || program.flags.no_writes,
+            room: limits.bytes(),
+            reply: Ok(Reply::Nil),
         };
-        let mut values: MultiValue = self.run.call((program.index, keys, args))?;
-        let protocol = self.shared.stage.lock().client.protocol;
-        drop(lent);
-        // `run` answers true and either nil and the value, or a number and the items of an array;
-        // or false and what no handler has seen.
-        let ok = matches!(values.pop_front(), Some(Value::Boolean(true)));
-        let shape = values.pop_front().unwrap_or(Value::Nil);
-        let mut converter = convert::Converter {
-            names: &self.names,
-            protocol,
-            left: limits.bytes(),
-        };
-        let reply = match shape {
-            Value::Nil if ok => converter.value(values.pop_front().unwrap_or(Value::Nil))?,
-            _ if ok => converter.array(values)?,
-            Value::String(_) => converter.value(shape)?,
-            _ => Reply::Nil,
-        };
-        Ok((ok, reply))
-    }
-
-    pub(super) fn array(&self, items: &[Bytes]) -> mlua::Result<Table> {
-        self.lua
-            .create_sequence_from(items.iter().map(LuaString::wrap))
+        let ended = self
+            .entry
+            .run(program.index, call.keys, call.args, &mut running)?;
+        Ok((ended, running.reply))
     }
 }
 

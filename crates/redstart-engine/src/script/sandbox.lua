@@ -1,8 +1,8 @@
--- What scripts see: the globals, read-only, and the function that runs a script.
+-- What scripts see: the globals, read-only.
 --
--- Gets the table of Rust functions and libraries; returns the globals, the function that runs what
--- is in `host.functions`, and the one that runs the code of a library of functions. There are such
--- libraries if `host.redis_at_load` is given.
+-- Gets the table of Rust functions and libraries; returns the globals, the true table behind them, and
+-- the function that runs the code of a library of functions. There are such libraries if
+-- `host.redis_at_load` is given.
 
 local host = ...
 
@@ -277,39 +277,8 @@ globals.bit = protect(host.bit)
 local visible, metatable = protect(globals, host.missing)
 globals._G = visible
 
-local handler = host.handler
-
--- A short array without other fields is handed over item by item, which is cheaper.
-local function finish(ok, value)
-    if ok then
-        if type(value) == "table" then
-            local length = #value
-            if length > 0 and length <= 64 and next(value, length) == nil then
-                return true, length, unpack(value, 1, length)
-            end
-        end
-        return true, nil, value
-    end
-    return false, value
-end
-
-local functions = host.functions
-
-local function run(index, keys, argv)
-    globals.KEYS, globals.ARGV = keys, argv
-    return finish(xpcall(functions[index], handler))
-end
-
 if not host.redis_at_load then
-    return visible, run, run
-end
-
--- Functions get their keys and arguments as parameters.
-local function call(index, keys, argv)
-    local f = functions[index]
-    return finish(xpcall(function()
-        return f(keys, argv)
-    end, handler))
+    return visible, globals
 end
 
 -- While the code of a library runs, it sees `redis` only, and little of that.
@@ -326,4 +295,4 @@ local function load(code)
     return ok, value
 end
 
-return visible, call, load
+return visible, globals, load

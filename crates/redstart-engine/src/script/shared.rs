@@ -1,4 +1,4 @@
-//! What the Lua functions share with the caller of a script: the engine's state while one runs, and its limits.
+//! What the Lua functions share with the caller of a script: who it runs for, and its limits.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::{Label, Limits, function::Loading, json, raise::Raise, watchdog::Watchdog};
-use crate::{client::Client, engine::State};
+use crate::client::Client;
 
 /// A script that has been running for so long gives up the worker of the runtime that it runs on.
 const RELEASE_AFTER: Duration = Duration::from_millis(5);
@@ -34,39 +34,26 @@ pub(super) struct Shared {
     pub(super) loading: Mutex<Option<Loading>>,
 }
 
-/// The engine's state and what is known of the running script. Hollow while none runs.
+/// What is known of the running script.
 pub(super) struct Stage {
-    pub(super) state: State,
+    /// On whose behalf it calls commands.
     pub(super) client: Client,
-    pub(super) now_micros: i64,
-    pub(super) running: bool,
-    pub(super) read_only: bool,
-    /// In cluster-strict mode: the keys that were declared.
-    pub(super) declared: Option<Vec<Bytes>>,
     pub(super) label: Label,
-    /// The command that runs the script.
+    /// The command that runs a function; of scripts nobody asks for it.
     pub(super) command: Vec<Bytes>,
     /// The error that ended the script, as its handler put it together.
     pub(super) failure: Option<String>,
 }
 
-/// Lends the engine's state to the script's functions, and takes it back whatever happens.
-pub(super) struct Lent<'a> {
-    pub(super) state: &'a mut State,
-    pub(super) shared: &'a Shared,
-}
+/// Clears away what is left of a script, however it ended.
+pub(super) struct Ending<'a>(pub(super) &'a Shared);
 
-impl Drop for Lent<'_> {
+impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        let mut stage = self.shared.stage.lock();
-        std::mem::swap(self.state, &mut stage.state);
-        stage.running = false;
-        stage.declared = None;
         // They are parts of a read buffer, which they would keep from being freed.
-        stage.command.clear();
-        drop(stage);
-        *self.shared.started.lock() = None;
-        let watchdog = &self.shared.watchdog;
+        self.0.stage.lock().command.clear();
+        *self.0.started.lock() = None;
+        let watchdog = &self.0.watchdog;
         if watchdog.has_written() || watchdog.is_long() || watchdog.is_busy() {
             watchdog.reset();
         }

@@ -1,0 +1,150 @@
+//! Functions that Lua calls and a host answers.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
+
+use mlua::{Function, Lua, ffi};
+
+use crate::{
+    Entry, Layout, Outcome, Values,
+    slot::{Answer, Slot},
+    values::{push_bytes, push_values},
+};
+
+/// The upvalues of a native function: the slot, its number, and the functions that it calls itself.
+const SLOT: c_int = 1;
+const NUMBER: c_int = 2;
+const RESUME: c_int = 3;
+const PUSH: c_int = 4;
+const NATIVE_UPVALUES: c_int = 4;
+
+/// Makes functions that scripts call, and the entry that runs those scripts.
+pub struct Natives {
+    slot: Arc<Slot>,
+    /// Resumes a panic.
+    resume: Function,
+    /// Pushes values under a protected call.
+    push: Function,
+}
+
+impl Natives {
+    /// For functions of this Lua state. Called while no script runs they raise `{err = idle}`.
+    ///
+    /// # Errors
+    ///
+    /// If the state has no memory left.
+    pub fn new(lua: &Lua, idle: &'static str) -> mlua::Result<Natives> {
+        let slot = Arc::new(Slot::new(idle));
+        let resume = slot.resume(lua)?;
+        // SAFETY: `push_own` keeps the rules for C functions, and is called only by `native`, with what it expects.
+        let push = unsafe { lua.create_c_function(push_own) }?;
+        Ok(Natives { slot, resume, push })
+    }
+
+    /// A function that calls the host of the running script with this number.
+    ///
+    /// # Errors
+    ///
+    /// If the state has no memory left.
+    pub fn function(&self, lua: &Lua, number: usize) -> mlua::Result<Function> {
+        let upvalues = (self.slot.pointer(), number, &self.resume, &self.push);
+        // SAFETY: the closure gets these four values, and makes them the upvalues that `native` expects; it owns nothing
+        // when `lua_pushcclosure` raises an error. The third keeps the slot alive for as long as the function.
+        unsafe {
+            lua.exec_raw(upvalues, |state| {
+                ffi::lua_pushcclosure(state, native, NATIVE_UPVALUES);
+            })
+        }
+    }
+
+    /// What runs scripts that call these functions.
+    ///
+    /// # Errors
+    ///
+    /// If the state has no memory left.
+    pub fn entry(&self, lua: &Lua, layout: Layout<'_>) -> mlua::Result<Entry> {
+        Entry::new(lua, &self.slot, &self.resume, layout)
+    }
+}
+
+/// A native function; a raw frame.
+///
+/// # Safety
+///
+/// For Lua to call, as a closure with the upvalues that [`Natives::function`] gives it.
+unsafe extern "C-unwind" fn native(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: this runs as a C function with its arguments on the stack and room for 20 values more, of which it takes three
+    // beside what it pushes for the host. The first upvalue points to the slot, which the third keeps alive. `respond` and
+    // `pushed` raise no errors. Where an error passes this frame, it owns nothing: an own buffer has been freed before.
+    unsafe {
+        let slot = &*ffi::lua_touserdata(state, ffi::lua_upvalueindex(SLOT)).cast::<Slot>();
+        let number = ffi::lua_tonumber(state, ffi::lua_upvalueindex(NUMBER)) as usize;
+        let arguments = ffi::lua_gettop(state);
+        let outcome = match slot.respond(state, number) {
+            Answer::Slot(outcome) => {
+                push_values(state, &*slot.values());
+                slot.pushed();
+                outcome
+            }
+            Answer::Own(values, outcome) => {
+                ffi::lua_pushvalue(state, ffi::lua_upvalueindex(PUSH));
+                ffi::lua_pushlightuserdata(state, values.cast::<c_void>());
+                let status = ffi::lua_pcall(state, 1, ffi::LUA_MULTRET, 0);
+                free(values);
+                match status {
+                    ffi::LUA_OK => outcome,
+                    _ => ffi::lua_error(state),
+                }
+            }
+            Answer::Idle => {
+                ffi::lua_createtable(state, 0, 1);
+                push_bytes(state, b"err");
+                push_bytes(state, slot.idle.as_bytes());
+                ffi::lua_rawset(state, -3);
+                Outcome::Raise
+            }
+            Answer::Panicked => {
+                ffi::lua_pushvalue(state, ffi::lua_upvalueindex(RESUME));
+                // Does not return: it raises the panic, in mlua's wrapping.
+                ffi::lua_call(state, 0, 0);
+                Outcome::Raise
+            }
+        };
+        let pushed = ffi::lua_gettop(state) - arguments;
+        match outcome {
+            Outcome::Return => pushed,
+            Outcome::Raise => {
+                if pushed == 0 {
+                    ffi::lua_pushnil(state);
+                }
+                ffi::lua_error(state)
+            }
+        }
+    }
+}
+
+/// Pushes the values that its argument points to; a raw frame.
+///
+/// # Safety
+///
+/// For Lua to call, with a pointer to finished values that nothing else uses until it has returned or raised an error.
+unsafe extern "C-unwind" fn push_own(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        push_values(state, &*ffi::lua_touserdata(state, 1).cast::<Values>());
+        ffi::lua_gettop(state) - 1
+    }
+}
+
+/// Frees a buffer that [`Slot::respond`] has made.
+///
+/// # Safety
+///
+/// Nothing else may use it.
+#[inline(never)]
+unsafe fn free(values: *mut Values) {
+    // SAFETY: it comes from `Box::into_raw`, and the caller vouches that this is its only use.
+    drop(unsafe { Box::from_raw(values) });
+}

@@ -1,0 +1,174 @@
+//! What native functions and the entry of scripts share.
+
+use std::{
+    any::Any,
+    cell::Cell,
+    panic::{self, AssertUnwindSafe},
+    ptr::NonNull,
+    sync::Arc,
+};
+
+use mlua::{Function, LightUserData, Lua, ffi};
+
+use crate::{Arguments, Host, Outcome, Values};
+
+/// What was caught of a panic.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
+/// What native functions and the entry of scripts share. C functions point to it.
+pub(crate) struct Slot {
+    /// For whom the function runs that was entered. None while it answers a call.
+    host: Cell<Option<NonNull<dyn Host>>>,
+    /// A function was entered and has not ended.
+    running: Cell<bool>,
+    /// What the last call answered.
+    values: Cell<Values>,
+    /// `values` is being pushed, or pushing it raised an error.
+    pushing: Cell<bool>,
+    /// A panic on its way to the caller of the run.
+    panic: Cell<Option<Panic>>,
+    /// The error of native functions while nothing runs.
+    pub(crate) idle: &'static str,
+}
+
+// SAFETY: the cells are touched only by code that Lua calls: the C functions of this crate, and the closure that resumes a
+// panic. mlua holds the lock of the state for the whole time of such a call, so no two threads are there at once. What the
+// cells hold may be dropped on any thread: `Values` and panics are `Send`, and the host is only a pointer, which is followed
+// only while the thread that lent it waits in `Entry::run`, on that very thread.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+/// How a native function goes on after its host has answered.
+#[derive(Clone, Copy)]
+pub(crate) enum Answer {
+    /// The values are in the slot.
+    Slot(Outcome),
+    /// The slot's are in use: the values are here, and the function has to free them.
+    Own(*mut Values, Outcome),
+    /// Nothing runs.
+    Idle,
+    /// The host has panicked: the panic is in the slot.
+    Panicked,
+}
+
+/// Puts a host back where it was taken from.
+struct Taken<'a> {
+    slot: &'a Slot,
+    host: NonNull<dyn Host>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.slot.host.set(Some(self.host));
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(idle: &'static str) -> Slot {
+        Slot {
+            host: Cell::new(None),
+            running: Cell::new(false),
+            values: Cell::default(),
+            pushing: Cell::new(false),
+            panic: Cell::new(None),
+            idle,
+        }
+    }
+
+    /// What C functions are given to find the slot.
+    pub(crate) fn pointer(self: &Arc<Self>) -> LightUserData {
+        LightUserData(Arc::as_ptr(self).cast_mut().cast())
+    }
+
+    /// A function that resumes the panic that was kept. It owns a reference to the slot: what has this function as an upvalue
+    /// may point to the slot.
+    pub(crate) fn resume(self: &Arc<Self>, lua: &Lua) -> mlua::Result<Function> {
+        let slot = self.clone();
+        lua.create_function(move |_, ()| -> mlua::Result<()> {
+            match slot.panic.take() {
+                Some(panic) => panic::resume_unwind(panic),
+                None => Ok(()),
+            }
+        })
+    }
+
+    pub(crate) fn keep_panic(&self, panic: Panic) {
+        self.panic.set(Some(panic));
+    }
+
+    /// Begins a run; false if there is one.
+    pub(crate) fn begin(&self, host: NonNull<dyn Host>) -> bool {
+        if self.running.replace(true) {
+            return false;
+        }
+        self.host.set(Some(host));
+        true
+    }
+
+    /// Ends a run. No native function is active: the function that was entered, and all that it called, has returned.
+    pub(crate) fn end(&self) {
+        self.host.set(None);
+        self.running.set(false);
+        if self.pushing.replace(false) {
+            drop(self.values.take());
+        }
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.get()
+    }
+
+    /// Lets the host answer a call. Neither raises an error nor panics.
+    ///
+    /// # Safety
+    ///
+    /// A C function must be running in `state`, with nothing but its arguments on its stack.
+    pub(crate) unsafe fn respond(&self, state: *mut ffi::lua_State, function: usize) -> Answer {
+        let Some(host) = self.host.take() else {
+            return Answer::Idle;
+        };
+        let busy = self.pushing.get();
+        let answer = panic::catch_unwind(AssertUnwindSafe(|| {
+            let taken = Taken { slot: self, host };
+            let mut values = match busy {
+                true => Values::default(),
+                false => self.values.take(),
+            };
+            // SAFETY: the caller vouches for the stack, and nothing here changes it.
+            let arguments = unsafe { Arguments::new(state) };
+            // SAFETY: `Entry::run` has lent the host exclusively, and waits until the run has ended: then `end` takes it
+            // away. Meanwhile it can be had only from the cell, where it is not at the moment.
+            let host = unsafe { &mut *taken.host.as_ptr() };
+            let outcome = host.call(function, &arguments, &mut values);
+            values.finish();
+            (values, outcome)
+        }));
+        match answer {
+            Ok((values, outcome)) if busy => Answer::Own(Box::into_raw(Box::new(values)), outcome),
+            Ok((values, outcome)) => {
+                self.values.set(values);
+                self.pushing.set(true);
+                Answer::Slot(outcome)
+            }
+            Err(panic) => {
+                self.keep_panic(panic);
+                Answer::Panicked
+            }
+        }
+    }
+
+    /// The values that `respond` has left in the slot. They stay as they are until [`Slot::pushed`]: while `pushing` is set,
+    /// nothing takes them but `end`.
+    pub(crate) fn values(&self) -> *const Values {
+        self.values.as_ptr()
+    }
+
+    /// The values were pushed.
+    pub(crate) fn pushed(&self) {
+        let mut values = self.values.take();
+        values.clear();
+        self.values.set(values);
+        self.pushing.set(false);
+    }
+}
