@@ -17,6 +17,49 @@ mod libraries;
 
 /// Makes sure that all of them are installed, and prints where.
 pub(crate) fn ensure() -> Result<()> {
+    let packages = missing_packages();
+    let mut problems = Vec::new();
+    if !packages.is_empty()
+        && let Err(error) = apt_install(&packages)
+    {
+        problems.push(format!("{error:#}"));
+    }
+    if find::server(Kind::Valkey).is_err()
+        && let Err(error) = install_valkey()
+    {
+        problems.push(format!("{error:#}"));
+    }
+    if find::redis_py().is_err()
+        && let Err(error) = install_redis_py()
+    {
+        problems.push(format!("{error:#}"));
+    }
+    if find::ioredis().is_err()
+        && let Err(error) = install_ioredis()
+    {
+        problems.push(format!("{error:#}"));
+    }
+    if find::browser().is_err()
+        && let Err(error) = install_axe()
+    {
+        problems.push(format!("{error:#}"));
+    }
+    for error in libraries::install() {
+        problems.push(format!("{error:#}"));
+    }
+
+    let mut missing = show_servers(&mut problems);
+    missing.extend(show_clients(&mut problems));
+    let (missing_names, problems) = (missing.join(", "), problems.join("\n  "));
+    ensure!(
+        missing.is_empty(),
+        "no usable {missing_names}\n  {problems}"
+    );
+    Ok(())
+}
+
+/// The packages of Debian that are not there.
+fn missing_packages() -> Vec<&'static str> {
     let redis = || find::server(Kind::Redis);
     let valkey = || find::server(Kind::Valkey);
 
@@ -61,46 +104,21 @@ pub(crate) fn ensure() -> Result<()> {
         // Peers of the benchmarks link OpenSSL. Nothing else here does.
         packages.extend(["pkg-config", "libssl-dev"]);
     }
-    let mut problems = Vec::new();
-    if !packages.is_empty()
-        && let Err(error) = apt_install(&packages)
-    {
-        problems.push(format!("{error:#}"));
-    }
-    if valkey().is_err()
-        && let Err(error) = install_valkey()
-    {
-        problems.push(format!("{error:#}"));
-    }
-    if find::redis_py().is_err()
-        && let Err(error) = install_redis_py()
-    {
-        problems.push(format!("{error:#}"));
-    }
-    if find::ioredis().is_err()
-        && let Err(error) = install_ioredis()
-    {
-        problems.push(format!("{error:#}"));
-    }
-    if find::browser().is_err()
-        && let Err(error) = install_axe()
-    {
-        problems.push(format!("{error:#}"));
-    }
-    for error in libraries::install() {
-        problems.push(format!("{error:#}"));
-    }
+    packages
+}
 
+/// Prints where the servers are; those that are not usable.
+fn show_servers(problems: &mut Vec<String>) -> Vec<&'static str> {
     let postgres = || find::postgres_bin().map(|dir| dir.join("postgres"));
-    let found: [(&str, Result<PathBuf>, &str); 3] = [
+    let found: [(&'static str, Result<PathBuf>, &str); 3] = [
         (
             "redis-server",
-            redis(),
+            find::server(Kind::Redis),
             "install your system's Redis 7 or set REDSTART_REDIS_SERVER to its program",
         ),
         (
             "valkey-server",
-            valkey(),
+            find::server(Kind::Valkey),
             "install your system's Valkey or set REDSTART_VALKEY_SERVER to its program",
         ),
         (
@@ -125,7 +143,12 @@ pub(crate) fn ensure() -> Result<()> {
             }
         }
     }
-    let clients: [(&str, Result<PathBuf>, &str); 9] = [
+    missing
+}
+
+/// Prints where the clients are; those that are missing.
+fn show_clients(problems: &mut Vec<String>) -> Vec<&'static str> {
+    let clients: [(&'static str, Result<PathBuf>, &str); 9] = [
         (
             "redis-cli",
             find::redis_cli(),
@@ -172,6 +195,7 @@ pub(crate) fn ensure() -> Result<()> {
             "install Chromium with its driver, and npm, and run this again",
         ),
     ];
+    let mut missing = Vec::new();
     for (name, path, advice) in clients {
         match path {
             Ok(path) => println!("{name:<14} {}", path.display()),
@@ -181,12 +205,7 @@ pub(crate) fn ensure() -> Result<()> {
             }
         }
     }
-    let (missing_names, problems) = (missing.join(", "), problems.join("\n  "));
-    ensure!(
-        missing.is_empty(),
-        "no usable {missing_names}\n  {problems}"
-    );
-    Ok(())
+    missing
 }
 
 fn version(program: &Path) -> Result<String> {

@@ -48,23 +48,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.list {
-        for campaign in CAMPAIGNS {
-            let counts: Vec<String> = campaign
-                .counts
-                .iter()
-                .map(|(name, count)| format!(" {name}={count}"))
-                .collect();
-            println!(
-                "{:<15} scale {:<5} {}{}",
-                campaign.name,
-                campaign.scale,
-                campaign.about,
-                counts.concat()
-            );
-        }
-        println!(
-            "{SUITE:<15} --rounds 20   the whole suite without retries, every second round on busy cores"
-        );
+        list();
         return Ok(true);
     }
     if options.only == [SUITE] {
@@ -133,6 +117,26 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(failed == 0)
 }
 
+fn list() {
+    for campaign in CAMPAIGNS {
+        let counts: Vec<String> = campaign
+            .counts
+            .iter()
+            .map(|(name, count)| format!(" {name}={count}"))
+            .collect();
+        println!(
+            "{:<15} scale {:<5} {}{}",
+            campaign.name,
+            campaign.scale,
+            campaign.about,
+            counts.concat()
+        );
+    }
+    println!(
+        "{SUITE:<15} --rounds 20   the whole suite without retries, every second round on busy cores"
+    );
+}
+
 /// Counts seconds when there is a time to fill, campaigns otherwise.
 fn bar(time: Option<Duration>, campaigns: usize) -> ProgressBar {
     let (length, unit) = match time {
@@ -152,6 +156,44 @@ fn bar(time: Option<Duration>, campaigns: usize) -> ProgressBar {
 
 /// How many lines of a failure are kept.
 const REASON_LINES: usize = 8;
+
+/// What the tests have printed.
+#[derive(Default)]
+struct Heard {
+    result: String,
+    figures: Vec<String>,
+    tests: Vec<(String, bool)>,
+    /// Tests that fail early say why long before the last lines.
+    reasons: Vec<String>,
+    /// How many of the next lines belong to the reason.
+    follow: usize,
+    last: VecDeque<String>,
+}
+
+impl Heard {
+    fn line(&mut self, line: String) {
+        if line.starts_with("test result:") {
+            self.result.clone_from(&line);
+        }
+        if let Some((_, figure)) = line.split_once("figure: ") {
+            self.figures.push(figure.to_owned());
+        }
+        if let Some(test) = ended(&line) {
+            self.tests.push(test);
+        }
+        if line.contains(" panicked at ") || line.starts_with("Error: ") {
+            self.follow = REASON_LINES;
+        }
+        if self.follow > 0 && self.reasons.len() < 20 * REASON_LINES {
+            self.reasons.push(line.clone());
+            self.follow -= 1;
+        }
+        self.last.push_back(line);
+        if self.last.len() > 60 {
+            self.last.pop_front();
+        }
+    }
+}
 
 /// Runs a campaign once, shows its last line as it goes, and prints the outcome.
 fn one(
@@ -188,45 +230,21 @@ fn one(
         .stderr(writer)
         .spawn()
         .context("could not run the tests")?;
-    let mut last = VecDeque::new();
-    let mut result = String::new();
-    let mut figures = Vec::new();
-    let mut tests = Vec::new();
-    // Tests that fail early say why long before the last lines.
-    let (mut reasons, mut follow) = (Vec::new(), 0);
+    let mut heard = Heard::default();
     for line in BufReader::new(reader).lines() {
         let line = line?;
         if line.trim().is_empty() {
             continue;
         }
-        if line.starts_with("test result:") {
-            result.clone_from(&line);
-        }
-        if let Some((_, figure)) = line.split_once("figure: ") {
-            figures.push(figure.to_owned());
-        }
-        if let Some(test) = ended(&line) {
-            tests.push(test);
-        }
-        if line.contains(" panicked at ") || line.starts_with("Error: ") {
-            follow = REASON_LINES;
-        }
-        if follow > 0 && reasons.len() < 20 * REASON_LINES {
-            reasons.push(line.clone());
-            follow -= 1;
-        }
         bar.set_message(line.clone());
         if time.is_some() {
             bar.set_position(start.elapsed().as_secs());
         }
-        last.push_back(line);
-        if last.len() > 60 {
-            last.pop_front();
-        }
+        heard.line(line);
     }
     let fault = match child.wait()?.success() {
         false => Some("its tests failed".to_owned()),
-        true => unheard(campaign.filter, &tests),
+        true => unheard(campaign.filter, &heard.tests),
     };
     let passed = fault.is_none();
     let (name, took) = (campaign.name, seconds(began.elapsed()));
@@ -234,15 +252,17 @@ fn one(
     // Not `bar.println`, which is silent where there is no terminal.
     bar.suspend(|| {
         if !passed {
-            let lines = last.iter().chain(&reasons);
+            let lines = heard.last.iter().chain(&heard.reasons);
             lines.for_each(|line| println!("        {line}"));
         }
         if let Some(fault) = &fault {
             println!("        {name}: {fault}");
         }
-        figures
+        heard
+            .figures
             .iter()
             .for_each(|figure| println!("        {figure}"));
+        let result = &heard.result;
         println!("{outcome:<6}  {name:<15} {took:>9}  scale {scale}  {result}");
     });
     let counts = counts.iter().map(|(name, count)| format!("{name}={count}"));
@@ -254,8 +274,8 @@ fn one(
             .collect(),
         took: took.to_string(),
         passed,
-        figures,
-        tests,
+        figures: heard.figures,
+        tests: heard.tests,
     })
 }
 

@@ -230,8 +230,8 @@ async fn measure(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Re
     Ok(())
 }
 
-/// What each contains.
-async fn show(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Result<()> {
+/// Of which keys elements are read.
+async fn are_small(source: &mut dyn Source, found: &[(String, Glimpse)]) -> Result<Vec<bool>> {
     // The mean size of the elements decides whether one of them is read, and the size of a hash without its large values whether its names are.
     let has_elements = |shape: &Shape| {
         matches!(
@@ -285,6 +285,12 @@ async fn show(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Resul
         let known = known.fold(0, |sum: u64, len| sum.saturating_add(len + len / 8));
         small[*at] = known.saturating_add(NAMES) >= *bytes;
     }
+    Ok(small)
+}
+
+/// What each contains.
+async fn show(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Result<()> {
+    let small = are_small(source, found).await?;
     let mut questions = Vec::new();
     for ((_, glimpse), small) in found.iter().zip(&small) {
         let key = &glimpse.key;

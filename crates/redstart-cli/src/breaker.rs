@@ -4,19 +4,13 @@ use std::time::Duration;
 
 use redstart::resilience::{Breaker, CircuitState};
 
-use crate::{Failure, careful::Careful, target::Target};
+use crate::{Failure, careful::Careful, target::ByHand};
 
 /// Arguments of `redstart breaker`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    target: Target,
-    #[command(subcommand)]
-    command: Command,
-}
+pub(crate) type Args = ByHand<Command>;
 
 #[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Show whether the circuit is closed, open or half-open
     Show,
     /// Refuse all calls of all instances for some time; the circuit is then probed as usual

@@ -3,19 +3,13 @@
 use redstart::{caching::Cache, codec::Json};
 use serde_json::Value;
 
-use crate::{Failure, careful::Careful, target::Target};
+use crate::{Failure, careful::Careful, target::ByHand};
 
 /// Arguments of `redstart cache`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    target: Target,
-    #[command(subcommand)]
-    command: Command,
-}
+pub(crate) type Args = ByHand<Command>;
 
 #[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Drop a key, or everything with a tag, in the store and in the memory of all processes
     Invalidate {
         /// The key; may be given several times

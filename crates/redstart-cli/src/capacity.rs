@@ -266,7 +266,6 @@ fn table(header: &[&str]) -> Table {
 
 fn show(plan: &Plan, limits: &Limits) {
     let bold = anstyle::Style::new().bold();
-    let embedded = plan.server.starts_with("embedded");
     say!(
         "{bold}{}{bold:#} (costs measured on {})\n",
         plan.server,
@@ -298,6 +297,34 @@ fn show(plan: &Plan, limits: &Limits) {
         spots.add_row([&cost.need.pattern, &cost.hottest, &cost.spread, &cost.limit]);
     }
     say!("{spots}\n");
+    show_deployment(plan, limits);
+    for cost in &plan.needs {
+        if let Some(assumed) = &cost.need.assumed {
+            say!("  assumed    {}: {assumed}", cost.need.pattern);
+        }
+    }
+    for spot in &plan.hot_spots {
+        let red = anstyle::AnsiColor::Red.on_default();
+        say!("  {red}hot spot{red:#}   {spot}");
+    }
+    if !plan.alternatives.is_empty() {
+        let mut others = table(&["instead of", "form", "memory", "right"]);
+        for other in &plan.alternatives {
+            others.add_row([
+                other.instead_of.clone(),
+                other.form.clone(),
+                bytes(other.bytes),
+                other.right.clone(),
+            ]);
+        }
+        say!("\n{others}");
+    }
+    say!();
+}
+
+/// The sums, and the nodes that they need.
+fn show_deployment(plan: &Plan, limits: &Limits) {
+    let embedded = plan.server.starts_with("embedded");
     say!("  memory     {} of data", bytes(plan.bytes));
     say!(
         "  traffic    {} op/s, {:.1} cores, {:.0} Mbit/s",
@@ -346,28 +373,6 @@ fn show(plan: &Plan, limits: &Limits) {
             );
         }
     }
-    for cost in &plan.needs {
-        if let Some(assumed) = &cost.need.assumed {
-            say!("  assumed    {}: {assumed}", cost.need.pattern);
-        }
-    }
-    for spot in &plan.hot_spots {
-        let red = anstyle::AnsiColor::Red.on_default();
-        say!("  {red}hot spot{red:#}   {spot}");
-    }
-    if !plan.alternatives.is_empty() {
-        let mut others = table(&["instead of", "form", "memory", "right"]);
-        for other in &plan.alternatives {
-            others.add_row([
-                other.instead_of.clone(),
-                other.form.clone(),
-                bytes(other.bytes),
-                other.right.clone(),
-            ]);
-        }
-        say!("\n{others}");
-    }
-    say!();
 }
 
 fn bytes(value: f64) -> String {

@@ -1,19 +1,22 @@
 //! `redstart doctor`: finds the faults of programs that use Redis or Valkey.
 
+mod rules;
+mod terminal;
+
 use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use redstart_doctor::{
-    Baseline, Comparison, Doctor, Error, Finding, Progress, RULES, Report, SURE, Severity,
-    Suppressions, rule,
+    Baseline, Comparison, Doctor, Error, Progress, Report, Severity, Suppressions,
 };
 
 use crate::Failure;
+use rules::{explain, list};
+use terminal::terminal;
 
 /// Arguments of `redstart doctor`.
 #[derive(clap::Args)]
@@ -248,16 +251,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         print(&report, comparison.as_ref(), &args)?;
         if args.watch.is_none() || stopped {
-            return match (failed, stopped) {
-                (true, _) => Err(Failure::Claim),
-                (false, true) => Err(Failure::Interrupted),
-                (false, false) if args.fail_on.is_some() && !report.is_complete() => {
-                    Err(Failure::Incomplete(
-                        "not all that was asked for was seen, so nothing is ruled out".to_owned(),
-                    ))
-                }
-                (false, false) => Ok(()),
-            };
+            return verdict(&args, &report, failed, stopped);
         }
         // What a part of the servers shows would make the rest look new in the next round.
         if !report.partial || baseline.is_none() {
@@ -266,6 +260,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         if !pause(&args, &mut interrupts).await {
             return if failed { Err(Failure::Claim) } else { Ok(()) };
         }
+    }
+}
+
+/// How the program ends after the last look.
+fn verdict(args: &Args, report: &Report, failed: bool, stopped: bool) -> Result<(), Failure> {
+    match (failed, stopped) {
+        (true, _) => Err(Failure::Claim),
+        (false, true) => Err(Failure::Interrupted),
+        (false, false) if args.fail_on.is_some() && !report.is_complete() => {
+            Err(Failure::Incomplete(
+                "not all that was asked for was seen, so nothing is ruled out".to_owned(),
+            ))
+        }
+        (false, false) => Ok(()),
     }
 }
 
@@ -413,259 +421,6 @@ fn print(report: &Report, comparison: Option<&Comparison>, args: &Args) -> Resul
     Ok(())
 }
 
-fn colour(severity: Severity) -> Style {
-    let colour = match severity {
-        Severity::High => AnsiColor::Red,
-        Severity::Medium => AnsiColor::Yellow,
-        Severity::Low => AnsiColor::Blue,
-    };
-    colour.on_default().bold()
-}
-
-fn terminal(report: &Report, comparison: Option<&Comparison>, html: Option<&Path>) {
-    let (bold, faint) = (Style::new().bold(), Style::new().dimmed());
-    say!("{bold}{}{bold:#}", report.target);
-    for server in &report.servers {
-        say!(
-            "  {faint}{} {} {}{faint:#}",
-            server.address,
-            server.role,
-            server.version
-        );
-    }
-    if !report.libraries.is_empty() {
-        say!(
-            "  {faint}libraries: {}{faint:#}",
-            report.libraries.join(", ")
-        );
-    }
-    say!();
-    let width = usize::from(crate::guide::width());
-    for finding in report.sure() {
-        show(finding, width);
-    }
-    let unsure: Vec<&Finding> = report
-        .findings
-        .iter()
-        .filter(|finding| finding.confidence < SURE)
-        .collect();
-    if !unsure.is_empty() {
-        say!("{bold}Less sure{bold:#}");
-        for finding in unsure {
-            for (i, line) in wrap(
-                &format!(
-                    "{} {:.2} {} — {}",
-                    finding.rule, finding.confidence, finding.subject, finding.evidence
-                ),
-                width - 4,
-            )
-            .iter()
-            .enumerate()
-            {
-                say!("  {faint}{}{line}{faint:#}", if i > 0 { "  " } else { "" });
-            }
-        }
-        say!();
-    }
-    for (finding, reason) in &report.suppressed {
-        say!(
-            "{faint}suppressed: {} {} ({reason}){faint:#}",
-            finding.rule,
-            finding.subject
-        );
-    }
-    if let Some(comparison) = comparison {
-        say!(
-            "Since the baseline: {} new, {} known, {} gone",
-            comparison.new,
-            comparison.known,
-            comparison.gone.len()
-        );
-        for finding in &comparison.gone {
-            say!(
-                "  {faint}gone: {} {}{faint:#}",
-                finding.rule,
-                finding.subject
-            );
-        }
-    }
-    say!("{bold}What was looked at{bold:#}");
-    for stage in &report.stages {
-        let mark = if stage.ran { "✓" } else { "·" };
-        let cost = stage
-            .cost()
-            .map_or(String::new(), |cost| format!(" ({cost})"));
-        for (i, line) in wrap(
-            &format!("{:<9} {}{cost}", stage.stage.name(), stage.note),
-            width - 4,
-        )
-        .iter()
-        .enumerate()
-        {
-            say!(
-                "  {} {}{line}",
-                if i == 0 { mark } else { " " },
-                if i > 0 { "          " } else { "" }
-            );
-        }
-    }
-    for blind in &report.blinds {
-        for (i, line) in wrap(
-            &format!("not seen: {}: {}", blind.what, blind.why),
-            width - 6,
-        )
-        .iter()
-        .enumerate()
-        {
-            say!(
-                "  {faint}{}{line}{faint:#}",
-                if i > 0 { "    " } else { "  " }
-            );
-        }
-    }
-    let cost = &report.cost;
-    say!(
-        "  {faint}cost: {} commands, {} bytes read, longest round trip {:.1} ms{}, {:.1} s{faint:#}",
-        cost.commands,
-        cost.bytes_read,
-        cost.slowest.as_secs_f64() * 1000.0,
-        if cost.slowest_command.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", cost.slowest_command)
-        },
-        report.took.as_secs_f64()
-    );
-    let counts = report
-        .counts()
-        .map(|(severity, count)| format!("{count} {severity}"))
-        .join(", ");
-    say!("\n{bold}{counts}{bold:#}. `redstart doctor explain RULE` teaches a rule.");
-    if report.interrupted {
-        say!("Ended early; this is what was known by then.");
-    }
-    if let Some(path) = html {
-        say!("The report with charts is in {}.", path.display());
-    }
-}
-
-fn show(finding: &Finding, width: usize) {
-    let (bold, faint) = (Style::new().bold(), Style::new().dimmed());
-    let style = colour(finding.severity);
-    let title = rule(&finding.rule).map_or("", |rule| rule.title);
-    say!(
-        "{style}{:<6}{style:#} {bold}{title}{bold:#} {faint}{} {:.2}{faint:#}",
-        finding.severity.name(),
-        finding.rule,
-        finding.confidence
-    );
-    for (name, text) in [
-        ("where", &finding.subject),
-        ("seen", &finding.evidence),
-        ("effect", &finding.effect),
-        ("fix", &finding.fix),
-        ("use", &finding.pattern),
-    ] {
-        for (i, line) in wrap(text, width.saturating_sub(16)).iter().enumerate() {
-            say!(
-                "       {faint}{:<7}{faint:#} {line}",
-                if i == 0 { name } else { "" }
-            );
-        }
-    }
-    say!();
-}
-
-/// Breaks a text at spaces; a word that is too long is broken where the line ends.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(20);
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let mut rest: Vec<char> = word.chars().collect();
-        loop {
-            let line = lines.last_mut().expect("there is always a line");
-            let used = line.chars().count();
-            let gap = usize::from(used > 0);
-            if used + gap + rest.len() <= width {
-                if gap > 0 {
-                    line.push(' ');
-                }
-                line.extend(&rest);
-                break;
-            }
-            if used > 0 {
-                lines.push(String::new());
-                continue;
-            }
-            line.extend(rest.drain(..width));
-            lines.push(String::new());
-        }
-    }
-    lines
-}
-
-fn list(json: bool) {
-    if json {
-        for rule in RULES {
-            say!(
-                "{}",
-                serde_json::json!({
-                    "rule": rule.id, "title": rule.title, "family": rule.family, "stage": rule.stage,
-                    "severity": rule.severity, "pattern": rule.pattern,
-                })
-            );
-        }
-        return;
-    }
-    let mut table = crate::guide::table(&["rule", "severity", "stage", "finds"]);
-    for rule in RULES {
-        table.add_row([rule.id, rule.severity.name(), rule.stage.name(), rule.title]);
-    }
-    say!("{table}\n\n`redstart doctor explain RULE` teaches one.");
-}
-
-fn explain(id: &str) -> Result<(), Failure> {
-    let Some(rule) = rule(id) else {
-        return Err(Failure::Usage(format!(
-            "there is no rule {id:?}; `redstart doctor rules` lists them"
-        )));
-    };
-    let (bold, faint) = (Style::new().bold(), Style::new().dimmed());
-    let width = usize::from(crate::guide::width());
-    let style = colour(rule.severity);
-    say!(
-        "{bold}{}{bold:#} {faint}{} · {} · seen by the {} stage{faint:#}  {style}{}{style:#}\n",
-        rule.title,
-        rule.id,
-        rule.family,
-        rule.stage.name(),
-        rule.severity
-    );
-    for line in wrap(rule.about, width - 2) {
-        say!("{line}");
-    }
-    say!("\n{bold}How it happens{bold:#}");
-    for (i, event) in rule.timeline.iter().enumerate() {
-        for (j, line) in wrap(event, width - 8).iter().enumerate() {
-            match j {
-                0 => say!("  {}. {line}", i + 1),
-                _ => say!("     {line}"),
-            }
-        }
-    }
-    for (name, text) in [
-        ("Effect", rule.effect),
-        ("Fix", rule.fix),
-        ("Pattern", rule.pattern),
-    ] {
-        say!("\n{bold}{name}{bold:#}");
-        for line in wrap(text, width - 4) {
-            say!("  {line}");
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -678,13 +433,5 @@ mod tests {
         assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
         assert!(time("soon").is_err());
         assert!(time("-1s").is_err());
-    }
-
-    #[test]
-    fn no_line_is_wider_than_the_terminal() {
-        let long = "a".repeat(300);
-        for line in wrap(&format!("some words and {long} and more"), 40) {
-            assert!(line.chars().count() <= 40, "{line}");
-        }
     }
 }

@@ -141,6 +141,32 @@ pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |count| (count.get() / 2).clamp(1, 8))
 }
 
+fn engine(args: &Args, settings: Settings) -> Result<Engine, Failure> {
+    let mut builder = Engine::builder()
+        .settings(settings)
+        .give_back(redstart_allocator::give_back)
+        .compat(args.compat)
+        .cluster_strict(args.cluster_strict);
+    if args.cluster {
+        builder = builder.cluster(true);
+    }
+    if let Some(path) = &args.aclfile {
+        builder = builder.acl_file(std::path::absolute(path)?);
+    }
+    if let Some(dir) = &args.data {
+        let fsync = match args.fsync {
+            FsyncArg::Always => Fsync::Always,
+            FsyncArg::Everysec => Fsync::EverySec,
+            FsyncArg::No => Fsync::No,
+        };
+        std::fs::create_dir_all(dir)?;
+        builder = builder.append_only(dir, fsync);
+    }
+    builder
+        .build()
+        .map_err(|error| Failure::Other(error.to_string()))
+}
+
 pub(crate) async fn run(mut args: Args) -> Result<(), Failure> {
     match args.action.take() {
         Some(Action::Backup(args)) => return backup::run(args).await,
@@ -173,29 +199,7 @@ pub(crate) async fn run(mut args: Args) -> Result<(), Failure> {
             }
         }
     };
-    let mut builder = Engine::builder()
-        .settings(settings)
-        .give_back(redstart_allocator::give_back)
-        .compat(args.compat)
-        .cluster_strict(args.cluster_strict);
-    if args.cluster {
-        builder = builder.cluster(true);
-    }
-    if let Some(path) = &args.aclfile {
-        builder = builder.acl_file(std::path::absolute(path)?);
-    }
-    if let Some(dir) = &args.data {
-        let fsync = match args.fsync {
-            FsyncArg::Always => Fsync::Always,
-            FsyncArg::Everysec => Fsync::EverySec,
-            FsyncArg::No => Fsync::No,
-        };
-        std::fs::create_dir_all(dir)?;
-        builder = builder.append_only(dir, fsync);
-    }
-    let engine = builder
-        .build()
-        .map_err(|error| Failure::Other(error.to_string()))?;
+    let engine = engine(&args, settings)?;
     if let Some(path) = &args.unix {
         config = config.unix(path);
     }

@@ -3,19 +3,13 @@
 use redstart::locking::Mutex;
 use redstart_adopt::printable;
 
-use crate::{Failure, careful::Careful, target::Target};
+use crate::{Failure, careful::Careful, target::ByHand};
 
 /// Arguments of `redstart lock`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    target: Target,
-    #[command(subcommand)]
-    command: Command,
-}
+pub(crate) type Args = ByHand<Command>;
 
 #[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Show who holds the mutex, for how long, and how many wait
     Show,
     /// End the lease of the holder, who may still work until it renews: only fenced writes are safe

@@ -18,23 +18,17 @@ use redstart::messaging::{
     normalized_error,
 };
 
-use crate::{Failure, careful::Careful, target::Target};
+use crate::{Failure, careful::Careful, target::ByHand};
 
 mod glob;
 mod show;
 mod transfer;
 
 /// Arguments of `redstart queue`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    target: Target,
-    #[command(subcommand)]
-    command: Command,
-}
+pub(crate) type Args = ByHand<Command>;
 
 #[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List jobs
     List {
         /// ready, delayed, running, parked, waiting, done, cancelled, expired or dead; all that are not over if left out
@@ -131,7 +125,7 @@ enum Command {
 }
 
 #[derive(clap::Subcommand)]
-enum CronAction {
+pub(crate) enum CronAction {
     /// Stop its ticks
     Pause {
         /// The entry
@@ -151,7 +145,7 @@ enum CronAction {
 
 /// Which dead letters: those that all the given options are true of.
 #[derive(clap::Args)]
-struct Chosen {
+pub(crate) struct Chosen {
     /// The ids of jobs
     ids: Vec<JobId>,
     /// The names of letters, as the dashboard and the API have them; beside ids, these too

@@ -2,19 +2,13 @@
 
 use redstart::sessions::Sessions;
 
-use crate::{Failure, careful::Careful, target::Target};
+use crate::{Failure, careful::Careful, target::ByHand};
 
 /// Arguments of `redstart session`.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    target: Target,
-    #[command(subcommand)]
-    command: Command,
-}
+pub(crate) type Args = ByHand<Command>;
 
 #[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List the sessions of a user, without their tokens
     List {
         /// The user

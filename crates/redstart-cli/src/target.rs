@@ -21,6 +21,15 @@ pub(crate) struct Target {
     pub(crate) json: bool,
 }
 
+/// Arguments of a command that looks at a pattern, or changes it by hand.
+#[derive(clap::Args)]
+pub(crate) struct ByHand<C: clap::Subcommand> {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    #[command(subcommand)]
+    pub(crate) command: C,
+}
+
 impl Target {
     /// The store, the namespace and the name. All must be given: a change by hand has no default.
     pub(crate) async fn open(&self, command: &str) -> Result<(Store, &str, &str), Failure> {

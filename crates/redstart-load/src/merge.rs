@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-use crate::{Report, report::CommandCost};
+use crate::{
+    Report,
+    report::{CommandCost, Hottest},
+};
 
 /// Puts the reports of processes that put load on one server at the same time together: rates add up, latencies are those of
 /// all operations, and what the server spent, which each process saw whole, is divided by all operations. `None` if
 /// there are none. The reports need their [histograms](Report::histogram), and the runs must have been
 /// [in stages](crate::Live::in_stages).
 pub fn merge(reports: Vec<Report>) -> Option<Report> {
+    // In one piece although it is long: each figure is put together in its own way, and they are read one after the other.
     let operations: u64 = reports.iter().map(|report| report.operations).sum();
     let all = (operations as f64).max(1.0);
-    let mut latency = Histogram::<u64>::new(3).ok()?;
-    for (value, count) in reports.iter().flat_map(|report| &report.histogram) {
-        latency.record_n(*value, *count).ok()?;
-    }
+    let latency = latency(&reports)?;
     let processes = reports.len();
     let whole = |of: fn(&Report) -> Option<f64>| {
         let seen: Vec<f64> = reports
@@ -34,10 +35,7 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
         .iter()
         .filter_map(|report| report.round_trips_per_op);
     let trips = trips.min_by(f64::total_cmp);
-    let mut errors = std::collections::BTreeMap::<String, u64>::new();
-    for (kind, count) in reports.iter().flat_map(|report| &report.errors) {
-        *errors.entry(kind.clone()).or_default() += count;
-    }
+    let errors = errors(&reports);
     let own: f64 = reports
         .iter()
         .filter_map(|report| Some(report.client_us_per_op? * report.operations as f64))
@@ -53,17 +51,7 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
         most(|report| report.timer_p99_us),
     );
     let commands = commands(&reports, all);
-    // Each process has keys of its own, so the hottest of all is that of one of them.
-    let load = |report: &&Report| {
-        let share = report.hottest.as_ref().map_or(0.0, |hottest| hottest.share);
-        share * report.operations as f64
-    };
-    let hottest = reports.iter().max_by(|a, b| load(a).total_cmp(&load(b)));
-    let hottest = hottest.and_then(|report| {
-        let mut hottest = report.hottest.clone()?;
-        hottest.share = load(&report) / all;
-        Some(hottest)
-    });
+    let hottest = hottest(&reports, all);
     let largest = reports
         .iter()
         .filter_map(|report| report.largest_key.as_ref());
@@ -113,14 +101,7 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
         histogram: Vec::new(),
         ..reports.into_iter().next()?
     };
-    let micros = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
-    report.p50_us = micros(0.5);
-    report.p99_us = micros(0.99);
-    report.p999_us = micros(0.999);
-    report.max_us = latency.max() as f64 / 1e3;
-    for (quantile, value) in &mut report.quantiles {
-        *value = micros(*quantile);
-    }
+    show_latency(&mut report, &latency);
     report.server_us_per_op = server;
     report.network_bytes_per_op = network;
     report.messages_per_op = messages;
@@ -130,6 +111,46 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
     report.processes = processes;
     report.limited_by = report.limit().to_owned();
     Some(report)
+}
+
+/// The latencies of all operations.
+fn latency(reports: &[Report]) -> Option<Histogram<u64>> {
+    let mut latency = Histogram::<u64>::new(3).ok()?;
+    for (value, count) in reports.iter().flat_map(|report| &report.histogram) {
+        latency.record_n(*value, *count).ok()?;
+    }
+    Some(latency)
+}
+
+fn show_latency(report: &mut Report, latency: &Histogram<u64>) {
+    let micros = |quantile| latency.value_at_quantile(quantile) as f64 / 1e3;
+    report.p50_us = micros(0.5);
+    report.p99_us = micros(0.99);
+    report.p999_us = micros(0.999);
+    report.max_us = latency.max() as f64 / 1e3;
+    for (quantile, value) in &mut report.quantiles {
+        *value = micros(*quantile);
+    }
+}
+
+fn errors(reports: &[Report]) -> BTreeMap<String, u64> {
+    let mut errors = BTreeMap::new();
+    for (kind, count) in reports.iter().flat_map(|report| &report.errors) {
+        *errors.entry(kind.clone()).or_default() += count;
+    }
+    errors
+}
+
+/// The hottest entity of all. Each process has keys of its own, so it is that of one of them.
+fn hottest(reports: &[Report], all: f64) -> Option<Hottest> {
+    let load = |report: &&Report| {
+        let share = report.hottest.as_ref().map_or(0.0, |hottest| hottest.share);
+        share * report.operations as f64
+    };
+    let report = reports.iter().max_by(|a, b| load(a).total_cmp(&load(b)))?;
+    let mut hottest = report.hottest.clone()?;
+    hottest.share = load(&report) / all;
+    Some(hottest)
 }
 
 /// What the server spent on each command. Every process saw all calls; each lists only those that cost most.

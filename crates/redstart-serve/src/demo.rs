@@ -286,7 +286,6 @@ impl Shop {
 
     /// One step of the shop's life.
     async fn live(&self, turn: u64) -> Result<()> {
-        let order = 5000 + turn;
         let (person, cents, few) = {
             let mut random = rand::rng();
             (
@@ -313,36 +312,7 @@ impl Shop {
             })
             .await?;
         if turn.is_multiple_of(3) {
-            let request = Request::new("lamp", person, &order.to_string());
-            let _ = self
-                .stock
-                .reserve(&request, 1, Duration::from_secs(60))
-                .await?;
-            if turn.is_multiple_of(2) {
-                let _ = self.stock.confirm(&request).await?;
-            }
-            self.orders
-                .append(&json!({"order": order, "user": person, "cents": cents}))
-                .await?;
-            self.payments
-                .enqueue(&Charge {
-                    order,
-                    cents,
-                    card: "4111 1111 1111 1111".into(),
-                })
-                .await?;
-            let subject = format!("Your order {order}");
-            self.mail
-                .enqueue(&SendMail {
-                    to: format!("{person}@example.com"),
-                    subject,
-                    order,
-                })
-                .await?;
-            self.sent.add(format!("{person}:{order}")).await?;
-            self.board
-                .submit(person, f64::from(cents as u32) / 100.0, Policy::Sum)
-                .await?;
+            self.sell(turn, person, cents).await?;
         }
         if turn.is_multiple_of(7) {
             self.images
@@ -374,6 +344,42 @@ impl Shop {
                 _ => call.succeeded().await,
             }
         }
+        Ok(())
+    }
+
+    /// Somebody buys a lamp.
+    async fn sell(&self, turn: u64, person: &'static str, cents: u64) -> Result<()> {
+        let order = 5000 + turn;
+        let request = Request::new("lamp", person, &order.to_string());
+        let _ = self
+            .stock
+            .reserve(&request, 1, Duration::from_secs(60))
+            .await?;
+        if turn.is_multiple_of(2) {
+            let _ = self.stock.confirm(&request).await?;
+        }
+        self.orders
+            .append(&json!({"order": order, "user": person, "cents": cents}))
+            .await?;
+        self.payments
+            .enqueue(&Charge {
+                order,
+                cents,
+                card: "4111 1111 1111 1111".into(),
+            })
+            .await?;
+        let subject = format!("Your order {order}");
+        self.mail
+            .enqueue(&SendMail {
+                to: format!("{person}@example.com"),
+                subject,
+                order,
+            })
+            .await?;
+        self.sent.add(format!("{person}:{order}")).await?;
+        self.board
+            .submit(person, f64::from(cents as u32) / 100.0, Policy::Sum)
+            .await?;
         Ok(())
     }
 

@@ -326,34 +326,12 @@ async fn carry_out(plan: &Plan) -> redstart::Result<Decided> {
     let (name, quota) = first.map_or((String::new(), Quota::per_second(1)), |(name, quota)| {
         (name.to_owned(), quota)
     });
-    let (allowed, remaining, reset_after, retry_after) = match cost {
-        0 => {
-            let now = limiter.peek(subject).await?;
-            let allowed = now.remaining > 0;
-            (
-                allowed,
-                now.remaining,
-                now.reset_after,
-                Some(now.retry_after),
-            )
-        }
-        cost => match limiter.check(subject, cost).await? {
-            Decision::Allowed(grant) => {
-                let now = grant.snapshot();
-                (true, now.remaining, now.reset_after, None)
-            }
-            Decision::Limited {
-                retry_after,
-                snapshot,
-            } => (
-                false,
-                snapshot.remaining,
-                snapshot.reset_after,
-                Some(retry_after),
-            ),
-            Decision::Never { .. } => (false, 0, Duration::ZERO, None),
-        },
-    };
+    let Answer {
+        allowed,
+        remaining,
+        reset_after,
+        retry_after,
+    } = ask(limiter, subject, cost).await?;
     let (code, outcome) = judged(allowed, shadow);
     let status = DescriptorStatus {
         code: code.into(),
@@ -375,6 +353,50 @@ async fn carry_out(plan: &Plan) -> redstart::Result<Decided> {
             reset_after,
             retry_after: retry_after.filter(|_| code == Code::OverLimit),
         }),
+    })
+}
+
+/// What a limiter says of a subject.
+struct Answer {
+    allowed: bool,
+    remaining: u64,
+    reset_after: Duration,
+    retry_after: Option<Duration>,
+}
+
+/// Takes from the limit, or only looks if nothing is to be taken.
+async fn ask(limiter: &Limiter, subject: &str, cost: u64) -> redstart::Result<Answer> {
+    let (snapshot, retry_after) = match cost {
+        0 => {
+            let now = limiter.peek(subject).await?;
+            return Ok(Answer {
+                allowed: now.remaining > 0,
+                remaining: now.remaining,
+                reset_after: now.reset_after,
+                retry_after: Some(now.retry_after),
+            });
+        }
+        cost => match limiter.check(subject, cost).await? {
+            Decision::Allowed(grant) => (grant.snapshot().clone(), None),
+            Decision::Limited {
+                retry_after,
+                snapshot,
+            } => (snapshot, Some(retry_after)),
+            Decision::Never { .. } => {
+                return Ok(Answer {
+                    allowed: false,
+                    remaining: 0,
+                    reset_after: Duration::ZERO,
+                    retry_after: None,
+                });
+            }
+        },
+    };
+    Ok(Answer {
+        allowed: retry_after.is_none(),
+        remaining: snapshot.remaining,
+        reset_after: snapshot.reset_after,
+        retry_after,
     })
 }
 

@@ -1,6 +1,8 @@
 //! JSON for people: indented, with every number exactly as it was sent, and without what must not be shown.
 
 /// Indents JSON text and hides the values of fields with these names, in any case. Text that is no JSON is returned as it is.
+///
+/// One loop over the characters with one arm per token: the arms share all of the state.
 pub(crate) fn pretty(text: &str, hidden: &[String]) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     let mut depth = 0_usize;

@@ -32,6 +32,7 @@ mod sorted_view;
 mod stock;
 mod store;
 mod stream;
+mod survivor;
 mod tags;
 mod topic;
 mod windowed;

@@ -1,4 +1,4 @@
-//! The campaigns: which tests, with which counts.
+//! The campaigns: which tests, with which counts. One table, and so one file, however long it is.
 
 /// One campaign: the tests of one file whose names contain one of the words of `filter`.
 pub(super) struct Campaign {

@@ -397,28 +397,8 @@ pub(super) fn stats(counts: &QueueCounts, history: &[QueueMinute], json: bool) {
         ("dead", counts.dead),
         ("workers", counts.workers),
     ];
-    let millis =
-        |spread: &Spread, share: f64| spread.percentile(share).map(|t| t.as_millis() as u64);
     if json {
-        let mut all: serde_json::Map<String, Value> = numbers
-            .into_iter()
-            .map(|(name, number)| (name.to_owned(), json!(number)))
-            .collect();
-        all.insert("paused".to_owned(), json!(counts.paused));
-        let kinds: serde_json::Map<String, Value> = kinds
-            .iter()
-            .map(|(name, kind)| {
-                let numbers = json!({
-                    "done": kind.done, "failed": kind.failed, "minutes": kind.minutes,
-                    "wait_p50_ms": millis(&kind.wait, 0.5), "wait_p99_ms": millis(&kind.wait, 0.99),
-                    "run_p50_ms": millis(&kind.run, 0.5), "run_p99_ms": millis(&kind.run, 0.99),
-                });
-                ((*name).to_owned(), numbers)
-            })
-            .collect();
-        all.insert("kinds".to_owned(), Value::Object(kinds));
-        say!("{}", Value::Object(all));
-        return;
+        return stats_json(counts, &numbers, &kinds);
     }
     let mut table_of_counts = table(&numbers.map(|(name, _)| name));
     table_of_counts.add_row(numbers.map(|(_, number)| number.to_string()));
@@ -429,6 +409,33 @@ pub(super) fn stats(counts: &QueueCounts, history: &[QueueMinute], json: bool) {
     if kinds.is_empty() {
         return;
     }
+    show_kinds(&kinds);
+}
+
+fn stats_json(counts: &QueueCounts, numbers: &[(&str, u64)], kinds: &BTreeMap<&str, Kind>) {
+    let millis =
+        |spread: &Spread, share: f64| spread.percentile(share).map(|t| t.as_millis() as u64);
+    let mut all: serde_json::Map<String, Value> = numbers
+        .iter()
+        .map(|(name, number)| ((*name).to_owned(), json!(number)))
+        .collect();
+    all.insert("paused".to_owned(), json!(counts.paused));
+    let kinds: serde_json::Map<String, Value> = kinds
+        .iter()
+        .map(|(name, kind)| {
+            let numbers = json!({
+                "done": kind.done, "failed": kind.failed, "minutes": kind.minutes,
+                "wait_p50_ms": millis(&kind.wait, 0.5), "wait_p99_ms": millis(&kind.wait, 0.99),
+                "run_p50_ms": millis(&kind.run, 0.5), "run_p99_ms": millis(&kind.run, 0.99),
+            });
+            ((*name).to_owned(), numbers)
+        })
+        .collect();
+    all.insert("kinds".to_owned(), Value::Object(kinds));
+    say!("{}", Value::Object(all));
+}
+
+fn show_kinds(kinds: &BTreeMap<&str, Kind>) {
     let mut table = table(&[
         "kind",
         "done",
@@ -443,7 +450,7 @@ pub(super) fn stats(counts: &QueueCounts, history: &[QueueMinute], json: bool) {
         let time = spread.percentile(share);
         time.map_or_else(String::new, |time| format!("≤ {time:?}"))
     };
-    for (name, kind) in &kinds {
+    for (name, kind) in kinds {
         table.add_row([
             one_line(name),
             kind.done.to_string(),

@@ -80,6 +80,34 @@ async fn circuit_breaker(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Three reservations of one buyer: the first is confirmed, the others are cancelled. Returns how many were granted, and far more
+/// if a repeated or settled one was not answered as it must be.
+async fn buy(stock: &Stock, buyer: u32) -> redstart::Result<u64> {
+    let mut held = 0u64;
+    for n in 0..3 {
+        let request = Request::new("console", &format!("user-{buyer}"), &format!("{buyer}-{n}"));
+        if matches!(
+            stock.reserve(&request, 1, Duration::from_secs(60)).await?,
+            Reserve::Held { .. }
+        ) {
+            held += 1;
+            // A lost reply is asked for again with the same id.
+            let replay = stock.reserve(&request, 1, Duration::from_secs(60)).await?;
+            if !matches!(replay, Reserve::Replayed(_)) {
+                held += 1000;
+            }
+            let transition = match n {
+                0 => stock.confirm(&request).await?,
+                _ => stock.cancel(&request).await?,
+            };
+            if transition != Transition::Done {
+                held += 1000;
+            }
+        }
+    }
+    Ok(held)
+}
+
 async fn stock(stage: &mut Stage) -> anyhow::Result<()> {
     let stock = Stock::builder(stage.store(), stage.namespace(), "sale")
         .per_user(2)
@@ -108,32 +136,7 @@ async fn stock(stage: &mut Stage) -> anyhow::Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for buyer in 0..100 {
         let stock = stock.clone();
-        tasks.spawn(async move {
-            let mut held = 0u64;
-            for n in 0..3 {
-                let request =
-                    Request::new("console", &format!("user-{buyer}"), &format!("{buyer}-{n}"));
-                if matches!(
-                    stock.reserve(&request, 1, Duration::from_secs(60)).await?,
-                    Reserve::Held { .. }
-                ) {
-                    held += 1;
-                    // A lost reply is asked for again with the same id.
-                    let replay = stock.reserve(&request, 1, Duration::from_secs(60)).await?;
-                    if !matches!(replay, Reserve::Replayed(_)) {
-                        held += 1000;
-                    }
-                    let transition = match n {
-                        0 => stock.confirm(&request).await?,
-                        _ => stock.cancel(&request).await?,
-                    };
-                    if transition != Transition::Done {
-                        held += 1000;
-                    }
-                }
-            }
-            Ok::<_, redstart::Error>(held)
-        });
+        tasks.spawn(async move { buy(&stock, buyer).await });
     }
     let mut most = 0;
     while let Some(ended) = tasks.join_next().await {

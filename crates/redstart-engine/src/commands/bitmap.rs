@@ -411,8 +411,8 @@ fn bitfield_ro(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     fields(cx, args, true)
 }
 
-fn fields(cx: &mut Ctx<'_>, args: &[Bytes], read_only: bool) -> CommandResult {
-    let key = &args[1];
+/// The operations of BITFIELD, and the last bit that they write.
+fn parse_operations(cx: &Ctx<'_>, args: &[Bytes]) -> Result<(Vec<Operation>, Option<u64>), Stop> {
     let mut operations = Vec::new();
     let mut overflow = Overflow::Wrap;
     let mut last_write = None;
@@ -463,6 +463,12 @@ fn fields(cx: &mut Ctx<'_>, args: &[Bytes], read_only: bool) -> CommandResult {
         });
         at += if writes { 4 } else { 3 };
     }
+    Ok((operations, last_write))
+}
+
+fn fields(cx: &mut Ctx<'_>, args: &[Bytes], read_only: bool) -> CommandResult {
+    let key = &args[1];
+    let (operations, last_write) = parse_operations(cx, args)?;
     let Some(last) = last_write else {
         let data = match cx.get::<Str>(key)? {
             Some(value) => value.as_cow(),

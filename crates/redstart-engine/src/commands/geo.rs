@@ -1,4 +1,8 @@
-//! Positions on the earth.
+//! Positions on the earth. The arguments of a search are in `geo/query`.
+
+mod query;
+
+use query::{Form, Query, parse};
 
 use std::cmp::Ordering;
 
@@ -6,16 +10,15 @@ use bytes::Bytes;
 
 use crate::{
     commands::sorted_set,
-    compat::{Compat, versions},
     context::Ctx,
     error::{CommandResult, NOT_FLOAT, SYNTAX, Stop},
-    number::{int_arg, int_bytes, parse_double, parse_int},
+    number::{int_bytes, parse_double},
     partial_sort::partial_sort,
     registry::{self, Spec, flag::*},
     reply::Reply,
     types::{
         dict::Dict,
-        geo::{Point, Search, Shape, middle},
+        geo::{Point, Search},
         sorted_set::{ScoreRange, SortedSet},
     },
 };
@@ -223,14 +226,6 @@ fn geopos(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     each_member(cx, args, Reply::NilArray, point_reply)
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Form {
-    Radius,
-    Member,
-    Search,
-    SearchStore,
-}
-
 fn georadius(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     search(cx, args, Form::Radius, true)
 }
@@ -253,198 +248,6 @@ fn geosearch(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 fn geosearchstore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     search(cx, args, Form::SearchStore, true)
-}
-
-/// What was asked for.
-#[derive(Default)]
-struct Query<'a> {
-    center: Option<Point>,
-    /// FROMMEMBER was given, be the member there or not.
-    from_member: bool,
-    shape: Option<Shape>,
-    unit: f64,
-    with_distance: bool,
-    with_hash: bool,
-    with_position: bool,
-    order: Option<Ordering>,
-    any: bool,
-    count: usize,
-    store: Option<&'a Bytes>,
-    store_distance: bool,
-}
-
-fn radius_args(radius: &[u8], unit: &[u8]) -> Result<(Shape, f64), Stop> {
-    let radius = parse_double(radius).ok_or(Stop::from("ERR need numeric radius"))?;
-    if radius < 0.0 {
-        return Err("ERR radius cannot be negative".into());
-    }
-    Ok((Shape::Circle { radius }, unit_arg(unit)?))
-}
-
-fn box_args(width: &[u8], height: &[u8], unit: &[u8]) -> Result<(Shape, f64), Stop> {
-    let width = parse_double(width).ok_or(Stop::from("ERR need numeric width"))?;
-    let height = parse_double(height).ok_or(Stop::from("ERR need numeric height"))?;
-    if width < 0.0 || height < 0.0 {
-        return Err("ERR height or width cannot be negative".into());
-    }
-    Ok((Shape::Box { width, height }, unit_arg(unit)?))
-}
-
-/// The corners after BYPOLYGON, and how many arguments they take.
-fn polygon_args(args: &[Bytes]) -> Result<(Shape, usize), Stop> {
-    let count = parse_int(&args[0]).and_then(|count| i32::try_from(count).ok());
-    let count = count.ok_or(Stop::from("ERR invalid number of vertices"))?;
-    let places = args[1..].chunks_exact(2);
-    let count = usize::try_from(count)
-        .ok()
-        .filter(|count| (3..=places.len()).contains(count))
-        .ok_or(Stop::from(
-            "ERR GEOSEARCH BYPOLYGON must have at least 3 vertices",
-        ))?;
-    let corners = places.take(count);
-    let corners = corners.map(|place| point_args(&place[0], &place[1]));
-    let corners = corners.collect::<Result<Vec<Point>, Stop>>()?;
-    Ok((Shape::Polygon { corners }, 1 + 2 * count))
-}
-
-fn member_point(set: &SortedSet, member: &[u8]) -> Result<Point, Stop> {
-    match set.score(member) {
-        Some(score) => Ok(Point::from_score(score)),
-        None => Err("ERR could not decode requested zset member".into()),
-    }
-}
-
-fn parse<'a>(
-    args: &'a [Bytes],
-    compat: Compat,
-    form: Form,
-    may_store: bool,
-    set: Option<&SortedSet>,
-) -> Result<Query<'a>, Stop> {
-    let mut query = Query {
-        unit: 1.0,
-        ..Query::default()
-    };
-    let mut at = match form {
-        Form::Radius => {
-            query.center = Some(point_args(&args[2], &args[3])?);
-            let (shape, unit) = radius_args(&args[4], &args[5])?;
-            (query.shape, query.unit) = (Some(shape), unit);
-            6
-        }
-        Form::Member => {
-            if let Some(set) = set {
-                query.center = Some(member_point(set, &args[2])?);
-                let (shape, unit) = radius_args(&args[3], &args[4])?;
-                (query.shape, query.unit) = (Some(shape), unit);
-            }
-            5
-        }
-        Form::Search => 2,
-        Form::SearchStore => {
-            query.store = Some(&args[1]);
-            3
-        }
-    };
-    let searches = matches!(form, Form::Search | Form::SearchStore);
-    let mut from_point = false;
-    let (mut by_radius, mut by_box, mut by_polygon) = (false, false, false);
-    let has_polygons = compat.is_in(versions::VALKEY);
-    while at < args.len() {
-        let is = |word: &str| args[at].eq_ignore_ascii_case(word.as_bytes());
-        let left = args.len() - at - 1;
-        if is("withdist") {
-            query.with_distance = true;
-        } else if is("withhash") {
-            query.with_hash = true;
-        } else if is("withcoord") {
-            query.with_position = true;
-        } else if is("any") {
-            query.any = true;
-        } else if is("asc") {
-            query.order = Some(Ordering::Less);
-        } else if is("desc") {
-            query.order = Some(Ordering::Greater);
-        } else if is("count") && left >= 1 {
-            let count = int_arg(&args[at + 1])?;
-            if count <= 0 {
-                return Err("ERR COUNT must be > 0".into());
-            }
-            query.count = count as usize;
-            at += 1;
-        } else if may_store && !searches && (is("store") || is("storedist")) && left >= 1 {
-            query.store = Some(&args[at + 1]);
-            query.store_distance = is("storedist");
-            at += 1;
-        } else if is("frommember") && left >= 1 && searches && !from_point && !by_polygon {
-            if let Some(set) = set {
-                query.center = Some(member_point(set, &args[at + 1])?);
-            }
-            query.from_member = true;
-            at += 1;
-        } else if is("fromlonlat") && left >= 2 && searches && !query.from_member && !by_polygon {
-            query.center = Some(point_args(&args[at + 1], &args[at + 2])?);
-            from_point = true;
-            at += 2;
-        } else if is("byradius") && left >= 2 && searches && !by_box && !by_polygon {
-            let (shape, unit) = radius_args(&args[at + 1], &args[at + 2])?;
-            (query.shape, query.unit) = (Some(shape), unit);
-            by_radius = true;
-            at += 2;
-        } else if is("bybox") && left >= 3 && searches && !by_radius && !by_polygon {
-            let (shape, unit) = box_args(&args[at + 1], &args[at + 2], &args[at + 3])?;
-            (query.shape, query.unit) = (Some(shape), unit);
-            by_box = true;
-            at += 3;
-        } else if is("bypolygon")
-            && left >= 2
-            && searches
-            && has_polygons
-            && !(by_radius || by_box || from_point || query.from_member)
-        {
-            let (shape, taken) = polygon_args(&args[at + 1..])?;
-            if let Shape::Polygon { corners } = &shape {
-                query.center = Some(middle(corners));
-            }
-            (query.shape, query.unit) = (Some(shape), 1.0);
-            by_polygon = true;
-            at += taken;
-        } else if is("storedist") && form == Form::SearchStore {
-            query.store_distance = true;
-        } else {
-            return Err(SYNTAX.into());
-        }
-        at += 1;
-    }
-    let name = String::from_utf8_lossy(&args[0]);
-    if query.store.is_some() && (query.with_distance || query.with_hash || query.with_position) {
-        let what = if form == Form::SearchStore {
-            "GEOSEARCHSTORE"
-        } else {
-            "STORE option in GEORADIUS"
-        };
-        return Err(format!(
-            "ERR {what} is not compatible with WITHDIST, WITHHASH and WITHCOORD options"
-        )
-        .into());
-    }
-    if searches && !(query.from_member || from_point || by_polygon) {
-        return Err(format!(
-            "ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for {name}"
-        )
-        .into());
-    }
-    if searches && !(by_radius || by_box || by_polygon) {
-        let shapes = match has_polygons {
-            true => "BYRADIUS, BYBOX and BYPOLYGON",
-            false => "BYRADIUS and BYBOX",
-        };
-        return Err(format!("ERR exactly one of {shapes} can be specified for {name}").into());
-    }
-    if query.any && query.count == 0 {
-        return Err("ERR the ANY argument requires COUNT argument".into());
-    }
-    Ok(query)
 }
 
 struct Found {

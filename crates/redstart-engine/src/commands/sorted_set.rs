@@ -195,6 +195,22 @@ fn zadd(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     add(cx, &args[1], &args[at..], options)
 }
 
+impl AddOptions {
+    /// What does not go together.
+    fn check(&self, pairs: &[Bytes]) -> Result<(), Stop> {
+        if self.only_new && self.only_existing {
+            return Err("ERR XX and NX options at the same time are not compatible".into());
+        }
+        if (self.greater && self.less) || (self.only_new && (self.greater || self.less)) {
+            return Err("ERR GT, LT, and/or NX options at the same time are not compatible".into());
+        }
+        if self.increment && pairs.len() > 2 {
+            return Err("ERR INCR option supports a single increment-element pair".into());
+        }
+        Ok(())
+    }
+}
+
 fn zincrby(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let options = AddOptions {
         increment: true,
@@ -213,16 +229,7 @@ pub(crate) fn add(
     if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
         return Err(SYNTAX.into());
     }
-    if options.only_new && options.only_existing {
-        return Err("ERR XX and NX options at the same time are not compatible".into());
-    }
-    if (options.greater && options.less) || (options.only_new && (options.greater || options.less))
-    {
-        return Err("ERR GT, LT, and/or NX options at the same time are not compatible".into());
-    }
-    if options.increment && pairs.len() > 2 {
-        return Err("ERR INCR option supports a single increment-element pair".into());
-    }
+    options.check(pairs)?;
     let scores = pairs
         .iter()
         .step_by(2)

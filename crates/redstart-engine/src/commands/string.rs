@@ -1,5 +1,7 @@
 //! Strings.
 
+mod lcs;
+
 use bytes::Bytes;
 
 use crate::{
@@ -14,6 +16,8 @@ use crate::{
     reply::Reply,
     types::{Value, string::Str},
 };
+
+use lcs::lcs;
 
 pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("append", 3, WRITE | DENYOOM | FAST, (1, 1, 1), append),
@@ -563,105 +567,4 @@ fn getrange(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Ok(Reply::Bulk(Bytes::new()));
     }
     Ok(Reply::bulk(&value[start as usize..=end as usize]))
-}
-
-fn lcs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let texts: [Result<Bytes, Stop>; 2] = [&args[1], &args[2]].map(|key| {
-        let value = cx.get::<Str>(key)?;
-        Ok(value.map(Str::to_bytes).unwrap_or_default())
-    });
-    let [Ok(a), Ok(b)] = &texts else {
-        return Err("ERR The specified keys must contain string values".into());
-    };
-    let (mut only_len, mut indexes, mut with_len, mut min_len) = (false, false, false, 0);
-    let mut rest = args[3..].iter();
-    while let Some(arg) = rest.next() {
-        if arg.eq_ignore_ascii_case(b"idx") {
-            indexes = true;
-        } else if arg.eq_ignore_ascii_case(b"len") {
-            only_len = true;
-        } else if arg.eq_ignore_ascii_case(b"withmatchlen") {
-            with_len = true;
-        } else if arg.eq_ignore_ascii_case(b"minmatchlen") {
-            let value = rest.next().ok_or(Stop::from(SYNTAX))?;
-            min_len = int_arg(value)?.max(0) as usize;
-        } else {
-            return Err(SYNTAX.into());
-        }
-    }
-    if only_len && indexes {
-        return Err("ERR If you want both the length and indexes, please just use IDX.".into());
-    }
-    let cells = (a.len() + 1).saturating_mul(b.len() + 1);
-    if cells.saturating_mul(4) > cx.state.config.proto_max_bulk_len {
-        return Err(
-            "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len".into(),
-        );
-    }
-    let width = b.len() + 1;
-    let mut table = vec![0u32; cells];
-    for i in 1..=a.len() {
-        for j in 1..=b.len() {
-            table[i * width + j] = if a[i - 1] == b[j - 1] {
-                table[(i - 1) * width + j - 1] + 1
-            } else {
-                table[(i - 1) * width + j].max(table[i * width + j - 1])
-            };
-        }
-    }
-    let len = table[cells - 1] as usize;
-    if only_len {
-        return Ok(len.into());
-    }
-    let mut common = Vec::with_capacity(len);
-    let mut matches = Vec::new();
-    // The stretch of equal bytes that the walk back is in: starts and ends in both texts.
-    let mut stretch: Option<[usize; 4]> = None;
-    let (mut i, mut j) = (a.len(), b.len());
-    while i > 0 && j > 0 {
-        let mut ends = false;
-        if a[i - 1] == b[j - 1] {
-            common.push(a[i - 1]);
-            match &mut stretch {
-                None => stretch = Some([i - 1, i - 1, j - 1, j - 1]),
-                Some(range) if range[0] == i && range[2] == j => {
-                    range[0] -= 1;
-                    range[2] -= 1;
-                }
-                // Redis drops the byte that interrupts a stretch from the ranges, not from the text.
-                Some(_) => ends = true,
-            }
-            ends |= stretch.is_some_and(|range| range[0] == 0 || range[2] == 0);
-            i -= 1;
-            j -= 1;
-        } else {
-            if table[(i - 1) * width + j] > table[i * width + j - 1] {
-                i -= 1;
-            } else {
-                j -= 1;
-            }
-            ends = stretch.is_some();
-        }
-        if ends && let Some([a_from, a_to, b_from, b_to]) = stretch.take() {
-            let match_len = a_to - a_from + 1;
-            if min_len == 0 || match_len >= min_len {
-                let mut entry = vec![
-                    Reply::Array(vec![a_from.into(), a_to.into()]),
-                    Reply::Array(vec![b_from.into(), b_to.into()]),
-                ];
-                if with_len {
-                    entry.push(match_len.into());
-                }
-                matches.push(Reply::Array(entry));
-            }
-        }
-    }
-    if indexes {
-        return Ok(Reply::Map(vec![
-            (Reply::bulk("matches"), Reply::Array(matches)),
-            (Reply::bulk("len"), len.into()),
-        ]));
-    }
-    common.reverse();
-    Ok(Reply::Bulk(common.into()))
 }

@@ -6,6 +6,8 @@
 //! tells what is so: nothing is saved on its own (`save`), the listener is on the loopback address
 //! (`bind`), DEBUG is there for clients of this machine (`enable-debug-command`), and there is no
 //! file of the process's number (`pidfile`).
+//!
+//! One table, and so one file, however long it is.
 
 use std::{borrow::Cow, collections::HashMap, path::PathBuf, sync::LazyLock};
 

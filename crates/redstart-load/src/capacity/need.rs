@@ -108,6 +108,26 @@ fn count_and_rate(text: &str) -> Result<(f64, Option<f64>)> {
     }
 }
 
+/// The rate that was given, or once per period for each of them, and that this was assumed.
+fn each(count: f64, given: Option<f64>, what: &str, period: Period) -> (f64, Option<String>) {
+    match given {
+        Some(ops) => (ops, None),
+        None => {
+            let (seconds, period) = match period {
+                Period::Minute => (60.0, "a minute"),
+                Period::Hour => (3600.0, "an hour"),
+            };
+            (count / seconds, Some(format!("every {what} once {period}")))
+        }
+    }
+}
+
+/// How often each entity is taken to be used.
+enum Period {
+    Minute,
+    Hour,
+}
+
 /// `31d`.
 fn days(text: &str) -> Result<f64> {
     let bad = || Error::config(format!("{text:?} is not a number of days such as 31d"));
@@ -138,6 +158,21 @@ impl Wanted {
     ///
     /// If a number cannot be read, something needs a number of users that is not given, or a pattern does not exist.
     pub fn needs(&self, costs: &ServerCosts) -> Result<Vec<Need>> {
+        let mut needs = self.of_flags()?;
+        needs.extend(self.need.iter().cloned());
+        if needs.is_empty() {
+            return Err(Error::config(
+                "nothing is wanted: give --sessions 20M, --users 100M --checkins 31d, or a file",
+            ));
+        }
+        for need in &needs {
+            need.check(costs)?;
+        }
+        Ok(needs)
+    }
+
+    /// What the flags ask for: a table in the form of one paragraph per flag.
+    fn of_flags(&self) -> Result<Vec<Need>> {
         let users = self.users.as_deref().map(quantity).transpose()?;
         let of_users = |flag: &str| {
             users.ok_or_else(|| Error::config(format!("{flag} needs the number of users")))
@@ -180,16 +215,8 @@ impl Wanted {
         }
         if let Some(text) = &self.sessions {
             let (sessions, ops) = count_and_rate(text)?;
-            let assumed = ops
-                .is_none()
-                .then(|| "every session once a minute".to_owned());
-            add(
-                "session",
-                sessions,
-                ops.unwrap_or(sessions / 60.0),
-                Some(payload),
-                assumed,
-            );
+            let (ops, assumed) = each(sessions, ops, "session", Period::Minute);
+            add("session", sessions, ops, Some(payload), assumed);
         }
         if let Some(text) = &self.limiter {
             let ops = rate(text)?;
@@ -206,27 +233,13 @@ impl Wanted {
         }
         if let Some(text) = &self.cache {
             let (rows, ops) = count_and_rate(text)?;
-            let assumed = ops.is_none().then(|| "every row once a minute".to_owned());
-            add(
-                "cache_aside",
-                rows,
-                ops.unwrap_or(rows / 60.0),
-                Some(payload),
-                assumed,
-            );
+            let (ops, assumed) = each(rows, ops, "row", Period::Minute);
+            add("cache_aside", rows, ops, Some(payload), assumed);
         }
         if let Some(text) = &self.leaderboard {
             let (members, ops) = count_and_rate(text)?;
-            let assumed = ops
-                .is_none()
-                .then(|| "every member once an hour".to_owned());
-            add(
-                "leaderboard",
-                members,
-                ops.unwrap_or(members / 3600.0),
-                None,
-                assumed,
-            );
+            let (ops, assumed) = each(members, ops, "member", Period::Hour);
+            add("leaderboard", members, ops, None, assumed);
         }
         if let Some(text) = &self.queue {
             let ops = rate(text)?;
@@ -244,54 +257,45 @@ impl Wanted {
         }
         if let Some(text) = &self.places {
             let (members, ops) = count_and_rate(text)?;
-            let assumed = ops
-                .is_none()
-                .then(|| "every member once a minute".to_owned());
-            add(
-                "places",
-                members,
-                ops.unwrap_or(members / 60.0),
-                None,
-                assumed,
-            );
+            let (ops, assumed) = each(members, ops, "member", Period::Minute);
+            add("places", members, ops, None, assumed);
         }
         if let Some(text) = &self.edges {
             let (edges, ops) = count_and_rate(text)?;
             add("graph", edges, ops.unwrap_or(0.0), None, None);
         }
-        needs.extend(self.need.iter().cloned());
-        if needs.is_empty() {
-            return Err(Error::config(
-                "nothing is wanted: give --sessions 20M, --users 100M --checkins 31d, or a file",
-            ));
-        }
-        for need in &needs {
-            if character(&need.pattern).is_none() {
-                return Err(Error::config(format!(
-                    "there is no pattern {:?}",
-                    need.pattern
-                )));
-            }
-            if need.entities > 0.0 && costs.entity_of(&need.pattern).is_none() {
-                return Err(Error::config(format!(
-                    "{} keeps nothing per entity that was measured; give only its ops",
-                    need.pattern
-                )));
-            }
-            if need.ops > 0.0 && costs.pattern(&need.pattern).is_none() {
-                return Err(Error::config(format!(
-                    "the table has no cost of {} on {}: measure it",
-                    need.pattern, costs.server
-                )));
-            }
-            if !(need.entities >= 0.0 && need.ops >= 0.0 && need.parameter.unwrap_or(0.0) >= 0.0) {
-                return Err(Error::config(format!(
-                    "{} has a negative number",
-                    need.pattern
-                )));
-            }
-        }
         Ok(needs)
+    }
+}
+
+impl Need {
+    /// That the pattern exists, and has the costs that are asked about.
+    fn check(&self, costs: &ServerCosts) -> Result<()> {
+        let Need {
+            pattern,
+            entities,
+            ops,
+            parameter,
+            ..
+        } = self;
+        if character(pattern).is_none() {
+            return Err(Error::config(format!("there is no pattern {pattern:?}")));
+        }
+        if *entities > 0.0 && costs.entity_of(pattern).is_none() {
+            return Err(Error::config(format!(
+                "{pattern} keeps nothing per entity that was measured; give only its ops"
+            )));
+        }
+        if *ops > 0.0 && costs.pattern(pattern).is_none() {
+            return Err(Error::config(format!(
+                "the table has no cost of {pattern} on {}: measure it",
+                costs.server
+            )));
+        }
+        if !(*entities >= 0.0 && *ops >= 0.0 && parameter.unwrap_or(0.0) >= 0.0) {
+            return Err(Error::config(format!("{pattern} has a negative number")));
+        }
+        Ok(())
     }
 }
 

@@ -183,45 +183,17 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
         .iter()
         .partition(|need| !embedded && has_quorum(&need.need));
     let quorum = quorum(&apart);
-    let sum = |of: fn(&NeedCost) -> f64| shared.iter().map(|need| of(need)).sum::<f64>();
-    let on_masters = (
-        sum(|need| need.bytes),
-        sum(|need| need.cores),
-        sum(|need| need.network),
-        sum(|need| need.need.ops),
-    );
-    let any_shared = !shared.is_empty();
-    // One key stays on one node; the others are taken to be on others.
-    let part = |all: f64, one_key: fn(&NeedCost) -> f64, most: f64| Part {
-        fixed: shared.iter().map(|need| one_key(need)).fold(0.0, f64::max),
-        all,
-        most,
-    };
-    let memory = part(
-        on_masters.0,
-        |need| need.in_one_key.bytes,
-        limits.usable_memory(),
-    );
-    let cpu = part(on_masters.1, |need| need.in_one_key.cores, limits.cpu);
-    let wire = part(
-        on_masters.2,
-        |need| need.in_one_key.network,
-        limits.network * 0.5,
-    );
+    let load = Load::of(&shared, limits);
     // The fullest node of several has more than the mean, so the mean must be lower.
     let users = needs
         .iter()
         .map(|need| need.need.entities)
         .fold(1.0, f64::max) as u64;
-    let rough = memory.masters(1.0).max(cpu.masters(1.0));
+    let rough = load.memory.masters(1.0).max(load.cpu.masters(1.0));
     let balance = simulate(users, rough, limits.skew, 1);
-    let uneven = balance.memory;
-    let by_memory = memory.masters(uneven);
-    // One user's traffic stays on one node, however many there are; that is a hot spot and not a reason for nodes.
-    let traffic = balance.traffic.min(2.0);
-    let (by_cpu, by_network) = (cpu.masters(traffic), wire.masters(traffic));
-    let masters = match by_memory.max(by_cpu).max(by_network) {
-        _ if !any_shared => 0,
+    let by = load.masters(&balance);
+    let masters = match by.memory.max(by.cpu).max(by.network) {
+        _ if shared.is_empty() => 0,
         _ if embedded => 1,
         1 => 1,
         more => more.max(SMALLEST_CLUSTER),
@@ -243,28 +215,20 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
         ));
     }
     if !embedded && masters > 0 {
-        hot_spots.extend(crowded(
-            &shared,
-            masters,
-            |need| need.in_one_key.bytes,
-            &memory,
-            uneven,
-        ));
-        hot_spots.extend(crowded(
-            &shared,
-            masters,
-            |need| need.in_one_key.cores,
-            &cpu,
-            traffic,
-        ));
-        balance.memory = memory.fullest(masters, balance.memory);
-        balance.traffic = balance.traffic.max(cpu.fullest(masters, balance.traffic));
+        let memory = |need: &NeedCost| need.in_one_key.bytes;
+        let cores = |need: &NeedCost| need.in_one_key.cores;
+        hot_spots.extend(crowded(&shared, masters, memory, &load.memory, by.uneven));
+        hot_spots.extend(crowded(&shared, masters, cores, &load.cpu, by.traffic));
+        balance.memory = load.memory.fullest(masters, balance.memory);
+        balance.traffic = balance
+            .traffic
+            .max(load.cpu.fullest(masters, balance.traffic));
     }
     let alternatives = needs
         .iter()
         .flat_map(|need| alternatives(costs, &need.need, limits))
         .collect();
-    let resync = on_masters.0 * share * balance.memory;
+    let resync = load.memory.all * share * balance.memory;
     Plan {
         server: costs.server.clone(),
         measured: costs.measured.clone(),
@@ -272,9 +236,9 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
         ops,
         cores,
         network,
-        masters_by_memory: by_memory,
-        masters_by_cpu: by_cpu,
-        masters_by_network: by_network,
+        masters_by_memory: by.memory,
+        masters_by_cpu: by.cpu,
+        masters_by_network: by.network,
         masters,
         nodes: match embedded {
             true => 1,
@@ -283,7 +247,18 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
             }
         },
         quorum,
-        failover: Failover {
+        failover: Failover::of_master(share, resync, load.ops, limits),
+        balance,
+        alternatives,
+        hot_spots,
+        needs,
+    }
+}
+
+impl Failover {
+    /// If a master has this share of all operations, and its replica copies so many bytes.
+    fn of_master(share: f64, resync: f64, ops: f64, limits: &Limits) -> Self {
+        Self {
             share,
             // The timeout, the election, and the clients' next look at the slots.
             seconds: if limits.replicas > 0 {
@@ -293,13 +268,68 @@ pub fn plan(costs: &ServerCosts, needs: &[Need], limits: &Limits) -> Plan {
             },
             resync_bytes: resync,
             resync_seconds: resync * 8.0 / limits.network,
-            lost_operations: on_masters.3 * share * 0.1,
-        },
-        balance,
-        alternatives,
-        hot_spots,
-        needs,
+            lost_operations: ops * share * 0.1,
+        }
     }
+}
+
+/// What the masters carry together.
+struct Load {
+    memory: Part,
+    cpu: Part,
+    network: Part,
+    /// Operations per second.
+    ops: f64,
+}
+
+impl Load {
+    fn of(needs: &[&NeedCost], limits: &Limits) -> Self {
+        let sum = |of: fn(&NeedCost) -> f64| needs.iter().map(|need| of(need)).sum::<f64>();
+        // One key stays on one node; the others are taken to be on others.
+        let part = |of: fn(&NeedCost) -> f64, one_key: fn(&NeedCost) -> f64, most: f64| Part {
+            fixed: needs.iter().map(|need| one_key(need)).fold(0.0, f64::max),
+            all: sum(of),
+            most,
+        };
+        Self {
+            memory: part(
+                |need| need.bytes,
+                |need| need.in_one_key.bytes,
+                limits.usable_memory(),
+            ),
+            cpu: part(|need| need.cores, |need| need.in_one_key.cores, limits.cpu),
+            network: part(
+                |need| need.network,
+                |need| need.in_one_key.network,
+                limits.network * 0.5,
+            ),
+            ops: sum(|need| need.need.ops),
+        }
+    }
+
+    /// The masters that it takes if they are loaded as unevenly as this.
+    fn masters(&self, balance: &Balance) -> MastersBy {
+        // One user's traffic stays on one node, however many there are; that is a hot spot and not a reason for nodes.
+        let (uneven, traffic) = (balance.memory, balance.traffic.min(2.0));
+        MastersBy {
+            memory: self.memory.masters(uneven),
+            cpu: self.cpu.masters(traffic),
+            network: self.network.masters(traffic),
+            uneven,
+            traffic,
+        }
+    }
+}
+
+/// How many masters each resource asks for.
+struct MastersBy {
+    memory: u64,
+    cpu: u64,
+    network: u64,
+    /// The memory of the fullest master, relative to the mean.
+    uneven: f64,
+    /// The traffic of the busiest one, relative to the mean.
+    traffic: f64,
 }
 
 /// An amount that is spread over masters but for the part that one of them has to itself.

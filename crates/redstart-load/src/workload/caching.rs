@@ -1,7 +1,9 @@
 //! Caches: what a reader may see after a row has changed, and how often the source is asked.
 
+mod sorted_view;
+mod write_behind;
+
 use std::{
-    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,21 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use redstart::{
     Error, Result,
-    caching::{
-        Cache, Changes, EntryId, Hit, L1, Loaded, Put, Sink, SinkClaim, SinkError, SortedView,
-        WriteBehind, WriteBehindWorker, WriteThrough, Written, XFetch,
-    },
-    redis,
+    caching::{Cache, Hit, L1, Loaded, WriteThrough, Written, XFetch},
 };
 
 use super::{
-    Bed, Claims, DAY, Op, WAIT, Workload, counters,
+    Bed, Claims, DAY, Op, Workload, counters,
     source::{Row, Source, read, version},
     until,
 };
+use sorted_view::Sorted;
+use write_behind::Behind;
 
 super::patterns! { "caching":
     "cache_aside", "row", 0.1,
@@ -526,270 +525,5 @@ impl Workload for Through {
 
     fn entities(&self) -> u64 {
         self.source.len() as u64
-    }
-}
-
-/// A table in this process.
-#[derive(Default)]
-struct Table {
-    rows: Mutex<HashMap<String, u64>>,
-    checkpoints: Mutex<HashMap<(String, u32), (i64, EntryId)>>,
-}
-
-#[derive(Clone)]
-struct TableSink(Arc<Table>);
-
-impl Sink<u64> for TableSink {
-    async fn claim(&self, log: &str, shard: u32) -> Result<SinkClaim, SinkError> {
-        let mut checkpoints = self.0.checkpoints.lock();
-        let (epoch, applied) = checkpoints.entry((log.to_owned(), shard)).or_default();
-        *epoch += 1;
-        Ok(SinkClaim {
-            epoch: *epoch,
-            applied: *applied,
-        })
-    }
-
-    async fn apply(&self, changes: &Changes<u64>) -> Result<(), SinkError> {
-        let mut checkpoints = self.0.checkpoints.lock();
-        let checkpoint = checkpoints
-            .entry((changes.log.to_string(), changes.shard))
-            .or_default();
-        if checkpoint.0 != changes.epoch {
-            return Err(SinkError::Fenced);
-        }
-        let mut rows = self.0.rows.lock();
-        for change in &changes.changes {
-            match change.value {
-                Some(value) => rows.insert(change.key.clone(), value),
-                None => rows.remove(&change.key),
-            };
-        }
-        checkpoint.1 = changes.upto;
-        Ok(())
-    }
-
-    async fn load(&self, key: &str) -> Result<Option<u64>, SinkError> {
-        Ok(self.0.rows.lock().get(key).copied())
-    }
-}
-
-struct Behind {
-    writes: WriteBehind<u64, u64, TableSink, redstart::codec::Postcard>,
-    worker: Mutex<Option<WriteBehindWorker>>,
-    table: Arc<Table>,
-    rows: Vec<Mutex<History>>,
-    unknown: Vec<AtomicU64>,
-    claims: Claims,
-}
-
-/// Overwritten values of a key that are known, the newest ones.
-const OVERWRITTEN: usize = 64;
-
-/// The accepted writes of a key, in the order of the log.
-#[derive(Default)]
-struct History {
-    last: EntryId,
-    value: u64,
-    /// Values that a later write has replaced.
-    overwritten: VecDeque<u64>,
-}
-
-impl History {
-    fn accept(&mut self, id: EntryId, value: u64) {
-        let first = self.last == EntryId::default();
-        let old = match id > self.last {
-            true => {
-                self.last = id;
-                std::mem::replace(&mut self.value, value)
-            }
-            false => value,
-        };
-        if !first {
-            self.overwritten.push_back(old);
-        }
-        if self.overwritten.len() > OVERWRITTEN {
-            self.overwritten.pop_front();
-        }
-    }
-}
-
-impl Behind {
-    async fn open(bed: &Bed) -> Result<Self> {
-        let table = Arc::new(Table::default());
-        let sink = TableSink(table.clone());
-        let writes =
-            WriteBehind::<u64, u64>::builder(&bed.store, &bed.namespace, "row", sink).build()?;
-        let rows = bed.entities(100_000);
-        Ok(Self {
-            worker: Mutex::new(Some(writes.work()?)),
-            writes,
-            table,
-            rows: (0..rows).map(|_| Mutex::default()).collect(),
-            unknown: counters(rows),
-            claims: Claims::default(),
-        })
-    }
-}
-
-impl Workload for Behind {
-    async fn operate(&self, op: Op) -> Result<()> {
-        let row = op.index(self.rows.len());
-        if !op.write {
-            let overwritten = self.rows[row].lock().overwritten.clone();
-            let seen = self.writes.get(&(row as u64)).await?;
-            let old = seen.is_some_and(|seen| overwritten.contains(&seen));
-            self.claims.hold(!old, || {
-                format!("key {row} was read as {seen:?}, which had been overwritten")
-            });
-            return Ok(());
-        }
-        let put = self.writes.put(&(row as u64), &op.number).await;
-        if put.is_err() {
-            self.unknown[row].fetch_add(1, Ordering::Relaxed);
-        }
-        match put? {
-            Put::Accepted(id) => self.rows[row].lock().accept(id, op.number),
-            // The sink is slower than the clients: wait as an application would.
-            Put::Backpressure { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
-        }
-        Ok(())
-    }
-
-    async fn finish(&self) -> Result<()> {
-        let flushed = self.writes.flush(WAIT).await;
-        let worker = self.worker.lock().take();
-        if let Some(worker) = worker {
-            worker.stop().await;
-        }
-        flushed?;
-        let rows = self.table.rows.lock();
-        for (row, history) in self.rows.iter().enumerate() {
-            let history = history.lock();
-            let (id, number) = (history.last, history.value);
-            if id == EntryId::default() || self.unknown[row].load(Ordering::Relaxed) > 0 {
-                continue;
-            }
-            let seen = rows.get(&row.to_string()).copied();
-            self.claims.hold(seen == Some(number), || {
-                format!("the sink has {seen:?} for key {row}, the last write was {number}")
-            });
-        }
-        Ok(())
-    }
-
-    fn claims(&self) -> &Claims {
-        &self.claims
-    }
-
-    /// The shard of a row is in its tag; its newest value has the row in its name.
-    fn mark(&self, target: u64) -> Option<String> {
-        Some(format!(":v:{target}"))
-    }
-
-    fn entities(&self) -> u64 {
-        self.table.rows.lock().len() as u64
-    }
-}
-
-struct Sorted {
-    view: SortedView,
-    store: redstart::Store,
-    members: Vec<Priced>,
-    claims: Claims,
-}
-
-/// A member of the sorted list. The low bits of its price count its changes.
-#[derive(Default)]
-struct Priced {
-    changes: AtomicU64,
-    /// The last change whose invalidation has returned.
-    floor: AtomicU64,
-    /// Changes of one member take turns, so that a later one has the higher number.
-    turn: tokio::sync::Mutex<()>,
-}
-
-/// Bits of a price that count its changes. Together with the price it is below 2^53, where SORT compares exactly.
-const CHANGES: u32 = 40;
-
-impl Sorted {
-    async fn open(bed: &Bed) -> Result<Self> {
-        let view = SortedView::builder(&bed.store, &bed.namespace, "by-price", "products")
-            .ttl(DAY)
-            .by("price_*")
-            .get("#")
-            .get("price_*")
-            .build()?;
-        let members = bed.entities(200);
-        let sorted = Self {
-            view,
-            store: bed.store.clone(),
-            members: (0..members).map(|_| Priced::default()).collect(),
-            claims: Claims::default(),
-        };
-        for member in 0..members {
-            bed.gate.pass(0).await;
-            let mut add = redis::cmd("SADD");
-            add.arg(sorted.view.source()).arg(member);
-            sorted.store.query::<()>(&add).await?;
-            bed.gate.pass(0).await;
-            sorted.price(member, member as u64 * 7919).await?;
-        }
-        Ok(sorted)
-    }
-
-    /// Sets a new price, and returns the number of this change.
-    async fn price(&self, member: usize, price: u64) -> Result<u64> {
-        let change = self.members[member].changes.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut set = redis::cmd("SET");
-        set.arg(self.view.part(&format!("price_{member}")))
-            .arg((price % 4096) << CHANGES | change);
-        self.store.query::<()>(&set).await?;
-        Ok(change)
-    }
-}
-
-impl Workload for Sorted {
-    async fn operate(&self, op: Op) -> Result<()> {
-        if op.write {
-            let index = op.index(self.members.len());
-            let member = &self.members[index];
-            let _turn = member.turn.lock().await;
-            let change = self.price(index, op.random).await?;
-            self.view.invalidate().await?;
-            member.floor.store(change, Ordering::SeqCst);
-            return Ok(());
-        }
-        let floors = self.members.iter();
-        let floors: Vec<u64> = floors
-            .map(|member| member.floor.load(Ordering::SeqCst))
-            .collect();
-        let rows = self.view.page(0..self.members.len()).await?;
-        let row = |row: &Vec<String>| Some((row.first()?.parse().ok()?, row.get(1)?.parse().ok()?));
-        let rows: Vec<(usize, u64)> = rows.iter().filter_map(row).collect();
-        let sorted = rows.is_sorted_by_key(|(_, price)| *price);
-        self.claims
-            .hold(rows.len() == self.members.len() && sorted, || {
-                let (rows, all) = (rows.len(), self.members.len());
-                format!("a page of {rows} rows, of {all}, or unsorted")
-            });
-        for (member, price) in rows {
-            let (seen, floor) = (
-                price % (1 << CHANGES),
-                floors.get(member).copied().unwrap_or(0),
-            );
-            fresh(&self.claims, "the price of member", member, seen, floor);
-        }
-        Ok(())
-    }
-
-    fn claims(&self) -> &Claims {
-        &self.claims
-    }
-
-    super::one_target!("{products}");
-
-    fn entities(&self) -> u64 {
-        self.members.len() as u64
     }
 }

@@ -1,12 +1,15 @@
 //! Limiters: named in the configuration, or given with the call.
 
+mod answer;
+
+pub(crate) use answer::{Checked, rate_headers};
+
 use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::future::join_all;
-use http::{HeaderName, HeaderValue};
 use redstart::{
     key::Keys,
-    limiting::{Decision, Limiter, Quota, Snapshot},
+    limiting::{Decision, Limiter},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,10 +24,9 @@ use crate::{
     reply::Reply,
     route::{Route, Routes},
 };
+use answer::{check_headers, describe, shown};
 
 const FAMILY: &str = "Limiters";
-/// How long a grant can be refunded.
-const REFUND_TIME: Duration = Duration::from_secs(120);
 
 /// What a limiter is made from.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -85,24 +87,6 @@ struct One {
     cost: u64,
     /// Another quota of the configured limiter.
     tier: Option<String>,
-}
-
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Checked {
-    allowed: bool,
-    /// The most that can be taken at once.
-    limit: u64,
-    remaining: u64,
-    /// Seconds until a request of this cost is allowed; null if it never will be.
-    retry_after: Option<Seconds>,
-    /// Seconds until all of the limit is available again.
-    reset_after: Seconds,
-    /// To refund, if the limiter is refundable.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    grant: Option<String>,
-    /// Whether the limiter only tries: it decides, and lets everything pass.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    shadow: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -527,92 +511,4 @@ async fn refund(call: Call) -> Result<Reply, Problem> {
     let (limiter, grant) = held.ok_or_else(|| lost("grant"))?;
     let refunded = limiter.refund(grant).await?;
     Ok(Reply::ok(&Refunded { refunded }))
-}
-
-fn describe(call: &Call, chosen: &Chosen, decision: Decision) -> Result<Checked, Problem> {
-    let mut checked = answer(call, chosen, decision)?;
-    checked.allowed |= chosen.shadow;
-    checked.shadow = chosen.shadow;
-    Ok(checked)
-}
-
-fn answer(call: &Call, chosen: &Chosen, decision: Decision) -> Result<Checked, Problem> {
-    Ok(match decision {
-        Decision::Allowed(grant) => {
-            let mut checked = shown(true, grant.snapshot());
-            checked.retry_after = Some(Seconds(0.0));
-            if chosen.refundable {
-                let thing = (chosen.limiter.clone(), grant);
-                let grants = &call.app.patterns.grants;
-                checked.grant = grants.put(&call.target()?, thing, REFUND_TIME);
-            }
-            checked
-        }
-        Decision::Limited {
-            retry_after,
-            snapshot,
-        } => Checked {
-            retry_after: Some(retry_after.into()),
-            ..shown(false, &snapshot)
-        },
-        Decision::Never { max } => Checked {
-            allowed: false,
-            limit: max,
-            remaining: 0,
-            retry_after: None,
-            reset_after: Seconds(0.0),
-            grant: None,
-            shadow: false,
-        },
-    })
-}
-
-fn shown(allowed: bool, snapshot: &Snapshot) -> Checked {
-    Checked {
-        allowed,
-        limit: snapshot.limit,
-        remaining: snapshot.remaining,
-        retry_after: Some(snapshot.retry_after.into()),
-        reset_after: snapshot.reset_after.into(),
-        grant: None,
-        shadow: false,
-    }
-}
-
-fn check_headers(limiter: &Limiter, checked: &Checked) -> Vec<(HeaderName, HeaderValue)> {
-    let Some((name, quota)) = limiter.limits().next() else {
-        return Vec::new();
-    };
-    // It was a duration before.
-    let reset = Duration::try_from_secs_f64(checked.reset_after.0).unwrap_or_default();
-    let fields = rate_headers(name, quota, checked.remaining, reset).into_iter();
-    fields
-        .filter_map(|(name, value)| {
-            let value = HeaderValue::try_from(value).ok()?;
-            Some((HeaderName::from_static(name), value))
-        })
-        .collect()
-}
-
-/// The fields of draft-ietf-httpapi-ratelimit-headers.
-pub(crate) fn rate_headers(
-    name: &str,
-    quota: Quota,
-    remaining: u64,
-    reset_after: Duration,
-) -> [(&'static str, String); 2] {
-    // A structured field's string has no quotes and is ASCII.
-    let name: String = name
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || "-_.:/".contains(*c))
-        .collect();
-    let window = quota.period().as_secs_f64() * quota.capacity() as f64 / quota.units() as f64;
-    let policy = format!(
-        "\"{name}\";q={};w={}",
-        quota.capacity(),
-        (window.ceil() as u64).max(1)
-    );
-    let reset = reset_after.as_secs_f64().ceil() as u64;
-    let limit = format!("\"{name}\";r={remaining};t={reset}");
-    [("ratelimit-policy", policy), ("ratelimit", limit)]
 }

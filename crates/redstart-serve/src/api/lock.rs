@@ -1,11 +1,12 @@
 //! Locks, semaphores, offices and fenced values.
 
-use std::{num::NonZeroU32, time::Duration};
+mod leader;
+mod semaphore;
+
+use std::time::Duration;
 
 use http::StatusCode;
-use redstart::locking::{
-    FenceToken, FencedValues, FencedWrite, Leader, Mutex, Released, Semaphore, Ticket,
-};
+use redstart::locking::{FenceToken, FencedValues, FencedWrite, Mutex, Released, Ticket};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
@@ -80,44 +81,6 @@ struct LockState {
 struct ForceRelease {
     /// Only this lease, as the state of the lock names it (default whichever there is).
     holder: Option<String>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct AcquirePermit {
-    /// How many may hold it at the same time.
-    permits: NonZeroU32,
-    ttl: Option<Seconds>,
-    wait: Option<Seconds>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Permit {
-    lease: String,
-    ttl: Seconds,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Campaign {
-    /// The candidate's name, which others see.
-    id: String,
-    ttl: Option<Seconds>,
-    wait: Option<Seconds>,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Elected {
-    lease: String,
-    /// Rises from leader to leader: the fence of what the leader writes.
-    term: u64,
-    ttl: Seconds,
-}
-
-#[derive(Serialize, JsonSchema)]
-struct Office {
-    leader: Option<String>,
-    term: Option<u64>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -202,62 +165,8 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .reply::<ReleasedReply>(200, "Whether somebody held it")
             .status(409, "Another lease holds it by now, or none"),
     );
-    routes.add(
-        Route::post("/v1/semaphores/{name}:acquire", permit_acquire)
-            .waits()
-            .doc(FAMILY, "Take one of several permits")
-            .param("name", "reports")
-            .body::<AcquirePermit>(json!({"permits": 3, "ttl": 30, "wait": 5}))
-            .reply::<Permit>(201, "A permit is held")
-            .status(409, "All are held"),
-    );
-    routes.add(
-        Route::post("/v1/semaphores/{name}:renew", permit_renew)
-            .doc(FAMILY, "Extend a permit")
-            .param("name", "reports")
-            .body::<Renew>(json!({"lease": "rs-5f2b…", "ttl": 30}))
-            .reply::<Renewed>(200, "The permit runs for at least this long from now")
-            .status(410, "The permit was lost"),
-    );
-    routes.add(
-        Route::post("/v1/semaphores/{name}:release", permit_release)
-            .doc(FAMILY, "Give a permit back")
-            .param("name", "reports")
-            .body::<Release>(json!({"lease": "rs-5f2b…"}))
-            .reply::<ReleasedReply>(200, "The permit was held until now")
-            .status(410, "The permit was lost before"),
-    );
-    routes.add(
-        Route::post("/v1/leaders/{name}:campaign", campaign)
-            .waits()
-            .doc(FAMILY, "Become the leader")
-            .param("name", "scheduler")
-            .body::<Campaign>(json!({"id": "node-1", "ttl": 30, "wait": 5}))
-            .reply::<Elected>(201, "Elected")
-            .status(409, "Another candidate leads: `leader` and `term`"),
-    );
-    routes.add(
-        Route::get("/v1/leaders/{name}", office)
-            .doc(FAMILY, "Who leads")
-            .param("name", "scheduler")
-            .reply::<Office>(200, "The leader and its term"),
-    );
-    routes.add(
-        Route::post("/v1/leaders/{name}:renew", office_renew)
-            .doc(FAMILY, "Stay the leader")
-            .param("name", "scheduler")
-            .body::<Renew>(json!({"lease": "rs-5f2b…", "ttl": 30}))
-            .reply::<Renewed>(200, "The term runs for at least this long from now")
-            .status(410, "The office was lost"),
-    );
-    routes.add(
-        Route::post("/v1/leaders/{name}:resign", resign)
-            .doc(FAMILY, "Stop leading")
-            .param("name", "scheduler")
-            .body::<Release>(json!({"lease": "rs-5f2b…"}))
-            .reply::<ReleasedReply>(200, "Led until now")
-            .status(410, "The office was lost before"),
-    );
+    semaphore::add_routes(routes);
+    leader::add_routes(routes);
 }
 
 fn mutex(call: &Call, ttl: Duration, owner: Option<&str>) -> Result<Mutex, Problem> {
@@ -371,100 +280,6 @@ async fn force(call: Call) -> Result<Reply, Problem> {
         .changed(&call, "lock.force-release", on, u64::from(held), None)
         .await;
     Ok(Reply::ok(&ReleasedReply { released: held }))
-}
-
-fn semaphore(call: &Call, permits: NonZeroU32, ttl: Duration) -> Result<Semaphore, Problem> {
-    let namespace = call.namespace()?;
-    let builder = Semaphore::builder(&call.app.store, &namespace, call.param("name"), permits);
-    Ok(builder.ttl(ttl).without_renewal().build()?)
-}
-
-async fn permit_acquire(call: Call) -> Result<Reply, Problem> {
-    let body: AcquirePermit = call.json()?;
-    let (ttl, wait) = (Seconds::or(body.ttl, TTL)?, call.wait(body.wait)?);
-    let semaphore = semaphore(&call, body.permits, ttl)?;
-    let guard = match wait.is_zero() {
-        true => semaphore.try_acquire().await?,
-        false => semaphore.acquire(wait).await?,
-    };
-    let Some(guard) = guard else {
-        return Err(Problem::new(Kind::Held));
-    };
-    let permit = Permit {
-        lease: guard.into_ticket()?.expose().to_owned(),
-        ttl: ttl.into(),
-    };
-    Ok(Reply::json(StatusCode::CREATED, &permit))
-}
-
-async fn permit_renew(call: Call) -> Result<Reply, Problem> {
-    let body: Renew = call.json()?;
-    let ttl = Seconds::or(body.ttl, TTL)?;
-    // How many permits there are does not matter to anyone who has one.
-    let semaphore = semaphore(&call, NonZeroU32::MIN, TTL)?;
-    renewed(
-        semaphore.extend_held(&ticket(&body.lease)?, ttl).await?,
-        ttl,
-    )
-}
-
-async fn permit_release(call: Call) -> Result<Reply, Problem> {
-    let body: Release = call.json()?;
-    let semaphore = semaphore(&call, NonZeroU32::MIN, TTL)?;
-    released(semaphore.release_held(&ticket(&body.lease)?).await?)
-}
-
-fn leader(call: &Call, id: &str, ttl: Duration) -> Result<Leader, Problem> {
-    let builder = Leader::builder(&call.app.store, &call.namespace()?, call.param("name"));
-    Ok(builder.id(id).ttl(ttl).without_renewal().build()?)
-}
-
-async fn campaign(call: Call) -> Result<Reply, Problem> {
-    let body: Campaign = call.json()?;
-    let (ttl, wait) = (Seconds::or(body.ttl, TTL)?, call.wait(body.wait)?);
-    let office = leader(&call, &body.id, ttl)?;
-    let elected = match wait.is_zero() {
-        true => office.try_campaign().await?,
-        false => office.campaign(wait).await?,
-    };
-    let Some(leadership) = elected else {
-        let mut problem = Problem::new(Kind::Held);
-        if let Some(other) = office.leader().await? {
-            problem = problem
-                .with("leader", other.id)
-                .with("term", other.term.get());
-        }
-        return Err(problem);
-    };
-    let (ticket, term) = leadership.into_ticket()?;
-    let elected = Elected {
-        lease: ticket.expose().to_owned(),
-        term: term.get(),
-        ttl: ttl.into(),
-    };
-    Ok(Reply::json(StatusCode::CREATED, &elected))
-}
-
-async fn office(call: Call) -> Result<Reply, Problem> {
-    let leader = leader(&call, "reader", TTL)?.leader().await?;
-    let (leader, term) = match leader {
-        Some(elected) => (Some(elected.id), Some(elected.term.get())),
-        None => (None, None),
-    };
-    Ok(Reply::ok(&Office { leader, term }))
-}
-
-async fn office_renew(call: Call) -> Result<Reply, Problem> {
-    let body: Renew = call.json()?;
-    let ttl = Seconds::or(body.ttl, TTL)?;
-    let office = leader(&call, "holder", TTL)?;
-    renewed(office.extend_held(&ticket(&body.lease)?, ttl).await?, ttl)
-}
-
-async fn resign(call: Call) -> Result<Reply, Problem> {
-    let body: Release = call.json()?;
-    let office = leader(&call, "holder", TTL)?;
-    released(office.release_held(&ticket(&body.lease)?).await?)
 }
 
 fn fenced(call: &Call) -> Result<FencedValues, Problem> {

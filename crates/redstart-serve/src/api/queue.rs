@@ -35,6 +35,16 @@ const STATES: &str = "ready, delayed, running, parked, waiting, done or dead";
 const KEPT: Duration = Duration::from_secs(3600);
 
 pub(super) fn add_routes(routes: &mut Routes) {
+    add_adding(routes);
+    add_looking(routes);
+    add_bulk(routes);
+    add_working(routes);
+    add_one_job(routes);
+    add_operating(routes);
+}
+
+/// Adding jobs and flows.
+fn add_adding(routes: &mut Routes) {
     let job = json!({"kind": "send_mail", "payload": {"to": "ann@example.com", "order": 9007199254740993_u64}, "priority": 3});
     routes.add(
         Route::post("/v1/queues/{name}/jobs", enqueue)
@@ -86,6 +96,10 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .reply::<Children>(200, "How many failed, and the results that are kept")
             .status(404, "There is no such job, or it is over"),
     );
+}
+
+/// Looking at many jobs.
+fn add_looking(routes: &mut Routes) {
     routes.add(
         Route::get("/v1/queues/{name}", counts)
             .doc(FAMILY, "How many jobs are in each state")
@@ -93,48 +107,26 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .reply::<Counts>(200, "The counts"),
     );
     routes.add(
-        Route::get("/v1/queues/{name}/jobs", list)
+        filtered(Route::get("/v1/queues/{name}/jobs", list))
             .doc(FAMILY, "List jobs, or search their payloads")
-            .param("name", "mail")
-            .query("state", STATES, "ready")
-            .query(
-                "search",
-                "Only jobs whose payload contains this text",
-                "ann",
-            )
-            .query("kind", "Only jobs of this kind", "send_mail")
-            .query(
-                "error",
-                "Only dead letters whose error contains this text",
-                "",
-            )
             .query("from", "Where to go on: `next` of the answer before", "")
             .reply::<Jobs>(200, "One page, or what one step of a search has found"),
     );
     routes.add(
-        Route::get("/v1/queues/{name}/jobs:search", search_stream)
+        filtered(Route::get("/v1/queues/{name}/jobs:search", search_stream))
             .doc(
                 FAMILY,
                 "Search a queue of any size: server-sent events found, progress, problem and end. \
                  All searches together take turns; closing the connection ends one",
             )
-            .param("name", "mail")
-            .query("state", STATES, "ready")
-            .query(
-                "search",
-                "Only jobs whose payload contains this text",
-                "ann",
-            )
-            .query("kind", "Only jobs of this kind", "send_mail")
-            .query(
-                "error",
-                "Only dead letters whose error contains this text",
-                "",
-            )
             .query("limit", "End after so many (default 100)", 10)
             .query("from", "Where to go on: `next` of an event before", "")
             .status(200, "A stream of events"),
     );
+}
+
+/// Changing many jobs.
+fn add_bulk(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/queues/{name}/bulk", begin_bulk)
             .by_hand("queue.bulk")
@@ -189,6 +181,10 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .param("id", "00000000000000000000000000000000")
             .reply::<BulkView>(200, "It stops"),
     );
+}
+
+/// Working on jobs.
+fn add_working(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/queues/{name}:lease", lease)
             .waits()
@@ -234,6 +230,10 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .reply::<Done>(200, "Written")
             .status(409, "The job is no longer this worker's"),
     );
+}
+
+/// One job, and what happens to all of them.
+fn add_one_job(routes: &mut Routes) {
     routes.add(
         Route::get("/v1/queues/{name}/jobs/{id}", find)
             .doc(FAMILY, "Look a job up")
@@ -288,6 +288,10 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .reply::<Done>(200, "Deleted")
             .status(409, "It runs, or is not there"),
     );
+}
+
+/// Operating a queue and its dead letters.
+fn add_operating(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/queues/{name}:pause", pause)
             .by_hand("queue.pause")
@@ -324,6 +328,24 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .body::<Letters>(json!({"error": "connection refused", "dry_run": true}))
             .reply::<Changed>(200, "How many"),
     );
+}
+
+/// A queue, and which of its jobs.
+fn filtered(route: Route) -> Route {
+    route
+        .param("name", "mail")
+        .query("state", STATES, "ready")
+        .query(
+            "search",
+            "Only jobs whose payload contains this text",
+            "ann",
+        )
+        .query("kind", "Only jobs of this kind", "send_mail")
+        .query(
+            "error",
+            "Only dead letters whose error contains this text",
+            "",
+        )
 }
 
 /// A queue as this service uses it: with a history for the charts, and with results that can be asked for.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::ToSpan as _;
+use jiff::{ToSpan as _, civil::Date};
 use maud::{Markup, html};
 use redstart::{
     commerce::Stock,
@@ -330,6 +330,14 @@ async fn stream(call: &Call, shell: &Shell, name: &str) -> Result<Markup, Proble
     })
 }
 
+/// The last 14 days, with what a chart calls them.
+fn last_days(today: Date) -> impl Iterator<Item = (String, Date)> {
+    (0..14_i64).rev().map(move |back| {
+        let day = today.checked_sub(back.days()).unwrap_or(today);
+        (day.strftime("%d").to_string(), day)
+    })
+}
+
 pub(super) async fn counting(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let (store, namespace) = (&call.app.store, &shell.namespace);
@@ -361,27 +369,18 @@ pub(super) async fn counting(call: Call) -> Result<Reply, Problem> {
     let mut charts = Vec::new();
     for name in &uniques {
         let pattern = Uniques::new(store, namespace, name, keep)?;
-        let today = pattern.today().await?;
         let mut days = Vec::new();
-        for back in (0..14_i64).rev() {
-            let day = today.checked_sub(back.days()).unwrap_or(today);
-            days.push((
-                day.strftime("%d").to_string(),
-                pattern.count(&entity, &DaySpan::Day(day)).await?.count as f64,
-            ));
+        for (label, day) in last_days(pattern.today().await?) {
+            let count = pattern.count(&entity, &DaySpan::Day(day)).await?;
+            days.push((label, count.count as f64));
         }
         charts.push((format!("{name}: different visitors of {entity}"), days));
     }
     for name in &activities {
         let pattern = Activity::new(store, namespace, name, 1 << 20, keep)?;
-        let today = pattern.today().await?;
         let mut days = Vec::new();
-        for back in (0..14_i64).rev() {
-            let day = today.checked_sub(back.days()).unwrap_or(today);
-            days.push((
-                day.strftime("%d").to_string(),
-                pattern.daily(&entity, day).await? as f64,
-            ));
+        for (label, day) in last_days(pattern.today().await?) {
+            days.push((label, pattern.daily(&entity, day).await? as f64));
         }
         charts.push((format!("{name}: active members of {entity}"), days));
     }

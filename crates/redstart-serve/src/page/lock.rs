@@ -2,7 +2,7 @@
 
 use futures_util::{StreamExt as _, stream};
 use maud::{Markup, html};
-use redstart::locking::{FairMutex, Leader, LockHolder, Mutex, RwHolders, RwLock};
+use redstart::locking::{Elected, FairMutex, Leader, LockHolder, Mutex, RwHolders, RwLock};
 
 use super::{
     Shell,
@@ -64,68 +64,95 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
             h2 { "Held now" }
             @if missed > 0 { p.note.bad { (missed) " locks are not shown: a part of the store has not answered." } }
             @if many { p.muted { "The first " (MOST) " mutexes by name. Look another one up by its name." } }
-            @if held.is_empty() { (empty("No mutex is held.")) }
-            @else { div.scroll tabindex="0" { table {
-                thead { tr { th { "Lock" } th { "Kind" } th { "Holder" } th { "Lease left" } th.num { "Waiting" } th { "Actions" } } }
-                tbody { @for (kind, name, holder) in &held { tr {
-                    td.wide { strong { (name) } }
-                    td { (kind) }
-                    td { (holder.label.as_deref().unwrap_or("unnamed")) }
-                    td { (left(holder)) }
-                    td.num { (holder.waiting) }
-                    td.acts { @if *kind == "mutex" { (shell.act("lock.force-release", "Force release", &[("name", name)])) } }
-                } } }
-            } } }
+            (held_table(&shell, &held))
         }
         div.grid {
             section.card {
                 h2 { "Readers and writers" }
-                @if shared.is_empty() { (empty("None in use.")) }
-                @else { div.scroll tabindex="0" { table {
-                    thead { tr { th { "Lock" } th { "Writer" } th { "Lease left" } th.num { "Readers" } th.num { "Writers waiting" } } }
-                    tbody { @for (name, holders) in &shared { tr {
-                        td.wide { strong { (name) } }
-                        @match &holders.writer {
-                            Some(writer) => { td { (writer.label.as_deref().unwrap_or("unnamed")) } td { (left(writer)) } }
-                            None => { td { "none" } td { @if let Some(reader) = holders.readers.first.last() { (left(reader)) } } }
-                        }
-                        td.num { (holders.readers.count) } td.num { (holders.readers.waiting) }
-                    } } }
-                } } }
+                (shared_table(&shared))
             }
             section.card {
                 h2 { "Leaders" }
-                @if offices.is_empty() { (empty("Nobody leads.")) }
-                @else { div.scroll tabindex="0" { table {
-                    thead { tr { th { "Office" } th { "Leader" } th.num { "Term" } } }
-                    tbody { @for (name, elected) in &offices { tr { td { (name) } td { (elected.id) } td.num { (elected.term.get()) } } } }
-                } } }
+                (leaders_table(&offices))
             }
             section.card {
                 h2 { "Semaphores" }
-                @if permits.is_empty() { (empty("None in use.")) }
-                @else { div.scroll tabindex="0" { table {
-                    thead { tr { th { "Semaphore" } th.num { "Permits held" } } }
-                    tbody { @for (name, count) in &permits { tr { td { (name) } td.num { (count) } } } }
-                } } }
+                (semaphores_table(&permits))
             }
         }
         (curl(&shell, "POST", &format!("/v1/locks/{example}:acquire"), Some(r#"{"ttl": 30, "wait": 5, "owner": "me"}"#)))
     };
-    let look_up = html! {
-        form.row method="get" action=(format!("{}/locks", shell.base)) {
-            input type="hidden" name="namespace" value=(shell.namespace);
-            label { "Name" input name="name" value=(wanted.unwrap_or_default()); }
-            button type="submit" { "Look up" }
-        }
-    };
-    let body = html! { (look_up) (live(&call, body)) };
+    let body = html! { (look_up(&shell, wanted)) (live(&call, body)) };
     Ok(shell.page(
         "/locks",
         "Locks",
         html! { "Holders, waiters and time left" },
         body,
     ))
+}
+
+fn look_up(shell: &Shell, wanted: Option<&str>) -> Markup {
+    html! {
+        form.row method="get" action=(format!("{}/locks", shell.base)) {
+            input type="hidden" name="namespace" value=(shell.namespace);
+            label { "Name" input name="name" value=(wanted.unwrap_or_default()); }
+            button type="submit" { "Look up" }
+        }
+    }
+}
+
+fn held_table(shell: &Shell, held: &[(&str, String, LockHolder)]) -> Markup {
+    html! {
+        @if held.is_empty() { (empty("No mutex is held.")) }
+        @else { div.scroll tabindex="0" { table {
+            thead { tr { th { "Lock" } th { "Kind" } th { "Holder" } th { "Lease left" } th.num { "Waiting" } th { "Actions" } } }
+            tbody { @for (kind, name, holder) in held { tr {
+                td.wide { strong { (name) } }
+                td { (kind) }
+                td { (holder.label.as_deref().unwrap_or("unnamed")) }
+                td { (left(holder)) }
+                td.num { (holder.waiting) }
+                td.acts { @if *kind == "mutex" { (shell.act("lock.force-release", "Force release", &[("name", name)])) } }
+            } } }
+        } } }
+    }
+}
+
+fn shared_table(shared: &[(String, RwHolders)]) -> Markup {
+    html! {
+        @if shared.is_empty() { (empty("None in use.")) }
+        @else { div.scroll tabindex="0" { table {
+            thead { tr { th { "Lock" } th { "Writer" } th { "Lease left" } th.num { "Readers" } th.num { "Writers waiting" } } }
+            tbody { @for (name, holders) in shared { tr {
+                td.wide { strong { (name) } }
+                @match &holders.writer {
+                    Some(writer) => { td { (writer.label.as_deref().unwrap_or("unnamed")) } td { (left(writer)) } }
+                    None => { td { "none" } td { @if let Some(reader) = holders.readers.first.last() { (left(reader)) } } }
+                }
+                td.num { (holders.readers.count) } td.num { (holders.readers.waiting) }
+            } } }
+        } } }
+    }
+}
+
+fn leaders_table(offices: &[(String, Elected)]) -> Markup {
+    html! {
+        @if offices.is_empty() { (empty("Nobody leads.")) }
+        @else { div.scroll tabindex="0" { table {
+            thead { tr { th { "Office" } th { "Leader" } th.num { "Term" } } }
+            tbody { @for (name, elected) in offices { tr { td { (name) } td { (elected.id) } td.num { (elected.term.get()) } } } }
+        } } }
+    }
+}
+
+fn semaphores_table(permits: &[(String, u64)]) -> Markup {
+    html! {
+        @if permits.is_empty() { (empty("None in use.")) }
+        @else { div.scroll tabindex="0" { table {
+            thead { tr { th { "Semaphore" } th.num { "Permits held" } } }
+            tbody { @for (name, count) in permits { tr { td { (name) } td.num { (count) } } } }
+        } } }
+    }
 }
 
 /// Locks of a kind that are shown.

@@ -14,7 +14,10 @@ use redstart::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, Work, Workload};
+use super::{
+    Attempt, Work, Workload,
+    survivor::{Survivors, until_over},
+};
 use crate::{
     client::Client,
     dice::Dice,
@@ -48,7 +51,7 @@ pub(super) struct Limiting {
     throttle: Duration,
     state: Arc<Mutex<State>>,
     /// Workers of clients that have done their work, with their processes.
-    survivors: Mutex<Vec<(Arc<Process>, Worker)>>,
+    survivors: Survivors,
 }
 
 #[derive(Default)]
@@ -248,7 +251,7 @@ impl Limiting {
             most: (dice.between(2, 4) as u32, dice.between(1, 2) as u32),
             throttle: dice.millis(1000, 4000),
             state: Arc::default(),
-            survivors: Mutex::default(),
+            survivors: Survivors::default(),
         }
     }
 
@@ -503,7 +506,7 @@ impl Workload for Limiting {
             client.rest(0, 3000).await;
             if let Some(worker) = worker {
                 let process = client.process().clone();
-                self.survivors.lock().push((process, worker));
+                self.survivors.add(process, worker);
             }
         })
     }
@@ -531,10 +534,7 @@ impl Workload for Limiting {
             let store = client.store().await;
             let queue = self.queue(&store);
             // Those that lived through the faults must do; a new one is started only if there are none.
-            let none = {
-                let lives = self.survivors.lock();
-                lives.iter().all(|(process, _)| process.is_gone())
-            };
+            let none = self.survivors.are_gone();
             let worker = match none {
                 true => self.worker(&client, &queue).await,
                 false => None,
@@ -542,20 +542,7 @@ impl Workload for Limiting {
             if none && worker.is_none() {
                 return world.breach("no worker starts".to_owned());
             }
-            let mut counts = None;
-            for _ in 0..240 {
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                match queue.inspect().counts().await {
-                    Ok(now) => {
-                        let over = now.unfinished() == 0;
-                        counts = Some(now);
-                        if over {
-                            break;
-                        }
-                    }
-                    Err(error) => world.breach(format!("the counts cannot be read: {error}")),
-                }
-            }
+            let counts = until_over(&world, &queue).await;
             let left = counts.as_ref().map_or(1, |counts| counts.unfinished());
             // Of keys that are of different times, a limit may count jobs that are lost.
             if left > 0 && !world.may_be_torn() {
@@ -566,8 +553,7 @@ impl Workload for Limiting {
             if let Some(worker) = worker {
                 drop(worker.shutdown(Duration::from_secs(1)).await);
             }
-            let lives = std::mem::take(&mut *self.survivors.lock());
-            drop(lives);
+            self.survivors.end();
         })
     }
 }

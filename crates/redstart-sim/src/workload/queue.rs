@@ -2,29 +2,30 @@
 //! again after it was settled, and by one worker at a time; nothing is lost, nothing stays. A worker that was shut down
 //! holds nothing any more.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Weak},
-    time::Duration,
-};
+mod run;
 
-use futures_util::FutureExt as _;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
 use parking_lot::Mutex;
 use redstart::{
     Store,
     messaging::{
-        Backoff, DispatchedJob, Dispatcher, Job, JobContext, JobId, Queue, Settled, Verdict, Worker,
+        Backoff, DispatchedJob, Dispatcher, Job, JobContext, Queue, Settled, Verdict, Worker,
     },
-    sim::{Process, current},
+    sim::current,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, Work, Workload};
+use super::{
+    Attempt, Work, Workload,
+    survivor::{Survivors, until_over},
+};
 use crate::{
     client::Client,
     dice::Dice,
-    world::{OLD_MASTER, SUSPENDED, World},
+    world::{OLD_MASTER, World},
 };
+use run::{Doer, Holder, Leases, State, begin, held, is_calm};
 
 #[derive(Serialize, Deserialize)]
 struct Task {
@@ -53,271 +54,7 @@ pub(super) struct Queueing {
     attempts: u16,
     state: Arc<Mutex<State>>,
     /// Workers of clients that have done their work, with their processes: they must go on working after the faults.
-    survivors: Mutex<Vec<(Arc<Process>, Worker)>>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Jobs that were surely taken, and when.
-    taken: BTreeMap<u64, Duration>,
-    /// Runs that ended well.
-    done: BTreeMap<u64, u32>,
-    /// Who did a job: a worker that must have said so, unless something kept it from that.
-    done_by: BTreeMap<u64, Doer>,
-    /// Jobs whose end may not have been heard: they may run again.
-    unsettled: BTreeSet<u64>,
-    failed: BTreeMap<u64, u16>,
-    /// Who ran a job that failed, until it is known that the store has heard of it, or the job begins again.
-    failed_by: BTreeMap<u64, u64>,
-    /// Failed attempts that are perhaps not charged: the worker left before the store had heard of them.
-    uncharged: BTreeMap<u64, u16>,
-    /// Workers that were shut down or dropped, and dispatchers: a take that is dropped hands back all that it holds.
-    left: BTreeSet<u64>,
-    /// Jobs that were surely settled as done, and when that was sent.
-    settled: BTreeMap<u64, Duration>,
-    /// When a failed attempt was surely written down, at the earliest: the job rests from then on.
-    rests: BTreeMap<u64, Duration>,
-    /// When a job was sent.
-    sent: BTreeMap<u64, Duration>,
-    /// When a job was sent, and the earliest time at which it may run.
-    due: BTreeMap<u64, (Duration, Duration)>,
-    running: Vec<Run>,
-    runs: u64,
-    workers: u64,
-}
-
-/// A worker that did a job.
-struct Doer {
-    worker: u64,
-    process: Arc<Process>,
-    began: Duration,
-    lease: Duration,
-}
-
-/// A handler that runs.
-struct Run {
-    run: u64,
-    job: u64,
-    since: Duration,
-    process: Option<Arc<Process>>,
-    holder: Holder,
-    /// The registration that has the job, as the servers said when it began.
-    registration: Option<String>,
-}
-
-/// How whoever runs a job knows that it holds it.
-enum Holder {
-    /// A handler of a worker, by the worker's number.
-    Handler(u64, JobContext),
-    /// A worker outside, until the end of its lease.
-    Outside(Duration),
-}
-
-impl Holder {
-    /// Whether it can know that it lost the job.
-    fn is_told(&self, now: Duration) -> bool {
-        match self {
-            Self::Handler(_, context) => context.lost().now_or_never().is_some(),
-            Self::Outside(until) => now + Duration::from_millis(2) >= *until,
-        }
-    }
-}
-
-/// Takes a run off the list, also if the worker drops it half-way. A process that is killed drops nothing.
-struct Running {
-    state: Arc<Mutex<State>>,
-    run: u64,
-    world: Weak<World>,
-    lease: Duration,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let mut state = self.state.lock();
-        let ended = state.running.iter().position(|run| run.run == self.run);
-        let Some(ended) = ended.map(|at| state.running.swap_remove(at)) else {
-            return;
-        };
-        let left =
-            matches!(ended.holder, Holder::Handler(worker, _) if state.left.contains(&worker));
-        drop(state);
-        let Some(world) = self.world.upgrade() else {
-            return;
-        };
-        if left
-            || !matches!(ended.holder, Holder::Handler(..))
-            || !ended.holder.is_told(world.now())
-        {
-            return;
-        }
-        let client = ended.process.as_ref().map(|process| process.id());
-        let kept = client.is_some_and(|client| keeps(&world, client, ended.since, self.lease));
-        if kept {
-            world.breach(format!(
-                "the handler of job {} was told of a loss although nothing kept its worker from renewing its lease",
-                ended.job
-            ));
-        }
-    }
-}
-
-/// Whether a worker that held its lease when a job began must have it still.
-fn keeps(world: &World, client: usize, began: Duration, lease: Duration) -> bool {
-    world.must_keep_lease(client, began.saturating_sub(lease), lease)
-}
-
-/// The lease of the worker, and the longest of any; and how many attempts a job has.
-#[derive(Clone, Copy)]
-struct Leases {
-    own: Duration,
-    longest: Duration,
-    attempts: u16,
-}
-
-/// Why a job may not begin now. An older copy of the data may be the reason that it does.
-fn objections(world: &World, state: &State, job: u64, leases: Leases) -> Vec<String> {
-    let now = world.now();
-    // Its worker was given it at most a lease ago. If that was lost, another one was given it too.
-    let given_lost = world.may_have_lost(now.saturating_sub(leases.longest), now);
-    let mut breaches = Vec::new();
-    if let Some(sent) = state.settled.get(&job)
-        && !world.may_have_lost(*sent, now)
-        && !given_lost
-    {
-        breaches.push(format!(
-            "job {job} begins again after it was settled as done"
-        ));
-    }
-    if let Some(failed) = state.rests.get(&job)
-        && now + Duration::from_millis(2) < *failed + BACKOFF
-        && !world.may_have_lost(*failed, now)
-        && !world.clock_jumped(*failed, now)
-    {
-        breaches.push(format!(
-            "job {job} begins again too soon after it failed at {failed:?}"
-        ));
-    }
-    if let Some(doer) = state.done_by.get(&job)
-        && !doer.process.is_gone()
-        && !state.left.contains(&doer.worker)
-        && keeps(world, doer.process.id(), doer.began, doer.lease)
-    {
-        breaches.push(format!(
-            "job {job} begins again although its worker had done it and could say so"
-        ));
-    }
-    let sent = state.sent.get(&job).copied().unwrap_or_default();
-    let uncharged = state.uncharged.get(&job).copied().unwrap_or_default();
-    if let Some(failed) = state.failed.get(&job)
-        && failed.saturating_sub(uncharged) >= leases.attempts
-        && !world.may_have_lost(sent, now)
-    {
-        breaches.push(format!(
-            "job {job} begins after its {} attempts have failed",
-            leases.attempts
-        ));
-    }
-    breaches
-}
-
-/// A handler begins.
-fn begin(
-    world: &Arc<World>,
-    state: &Arc<Mutex<State>>,
-    leases: Leases,
-    job: u64,
-    holder: Holder,
-) -> Running {
-    world.met();
-    let now = world.now();
-    let process = current();
-    let was_suspended = |process: &Option<Arc<Process>>, since| {
-        let client = process.as_ref().map(|process| process.id());
-        client.is_some_and(|client| world.is_suspended_since(client, since))
-    };
-    // One outside that stood still since it was given the job cannot know better, nor a worker whose clock stood still.
-    let given = now.saturating_sub(leases.longest + SUSPENDED);
-    let late = match holder {
-        Holder::Outside(_) => holder.is_told(now),
-        Holder::Handler(..) => was_suspended(&process, given),
-    };
-    let registration = match &holder {
-        Holder::Handler(_, context) => {
-            let mut held = held(world).into_iter();
-            let has = held.find(|(_, jobs)| jobs.contains(&context.id()));
-            has.map(|(name, _)| name)
-        }
-        Holder::Outside(_) => None,
-    };
-    let mut breaches = Vec::new();
-    // A worker that stood still for longer than its lease must hear from the store before it begins anything.
-    let life = process
-        .as_ref()
-        .and_then(|process| world.lives.get(process.id()));
-    let woke = life.and_then(|life| *life.woke.lock());
-    if let Some((at, lasted)) = woke
-        && matches!(holder, Holder::Handler(..))
-        && at == now
-        && lasted >= leases.own
-        && !late
-        && world.plan.weather.delay.0 > 0
-    {
-        breaches.push(format!(
-            "job {job} begins although its worker stood still for {lasted:?} and its lease has ended"
-        ));
-    }
-    let mut guard = state.lock();
-    for other in guard.running.iter().filter(|run| run.job == job) {
-        // One that stands still or is dead cannot know that it lost the job.
-        let runs = other
-            .process
-            .as_ref()
-            .is_none_or(|process| process.is_running());
-        let lost = other.holder.is_told(now);
-        // The job was handed out before the handler began, at most a lease.
-        let since = other.since.saturating_sub(leases.longest);
-        let excused = world.may_have_lost(since, now)
-            || world.clock_jumped(since, now)
-            || was_suspended(&other.process, since);
-        if runs && !lost && !late && !excused {
-            breaches.push(format!(
-                "job {job} begins while a worker runs it that was not told of a loss"
-            ));
-        }
-    }
-    if let Some((sent, due)) = guard.due.get(&job)
-        && now < *due
-        && !world.clock_jumped(*sent, now)
-    {
-        breaches.push(format!("job {job} begins before it is due at {due:?}"));
-    }
-    if let Some(worker) = guard.failed_by.remove(&job)
-        && guard.left.contains(&worker)
-        && !is_calm(world, leases.own)
-    {
-        *guard.uncharged.entry(job).or_default() += 1;
-    }
-    if !late {
-        breaches.extend(objections(world, &guard, job, leases));
-    }
-    guard.runs += 1;
-    let run = guard.runs;
-    guard.running.push(Run {
-        run,
-        job,
-        since: now,
-        process: current(),
-        holder,
-        registration,
-    });
-    drop(guard);
-    breaches.into_iter().for_each(|breach| world.breach(breach));
-    Running {
-        state: state.clone(),
-        run,
-        world: Arc::downgrade(world),
-        lease: leases.own,
-    }
+    survivors: Survivors,
 }
 
 impl Queueing {
@@ -327,7 +64,7 @@ impl Queueing {
             lease: dice.millis(1000, 5000),
             attempts: *dice.pick(&[3, 1000, 1000]),
             state: Arc::default(),
-            survivors: Mutex::default(),
+            survivors: Survivors::default(),
         }
     }
 
@@ -551,30 +288,6 @@ impl Queueing {
     }
 }
 
-/// Whether nothing goes wrong, and the lines are fast enough to renew a lease in time, also with scripts that the server does
-/// not have yet.
-fn is_calm(world: &World, lease: Duration) -> bool {
-    let weather = &world.plan.weather;
-    let far = Duration::from_millis(weather.delay.1) * 14 > lease;
-    world.plan.faults.is_empty() && weather.slow.0 == 0 && !far
-}
-
-/// What each registration of a worker holds, as the servers have it.
-fn held(world: &World) -> BTreeMap<String, Vec<JobId>> {
-    let mut held: BTreeMap<String, Vec<JobId>> = BTreeMap::new();
-    for (key, fields) in world.hashes(RUNNING) {
-        // One field is the registration's own; the others begin with the id of a job.
-        let ids = fields.iter().filter_map(|field| {
-            let hex = |byte: &u8| format!("{byte:02x}");
-            let text: String = field.get(..16)?.iter().map(hex).collect();
-            text.parse::<JobId>().ok()
-        });
-        let name = key.trim_start_matches(RUNNING).to_owned();
-        held.entry(name).or_default().extend(ids);
-    }
-    held
-}
-
 impl Workload for Queueing {
     fn client(self: Arc<Self>, mut client: Client) -> Work {
         Box::pin(async move {
@@ -634,7 +347,7 @@ impl Workload for Queueing {
             match worker {
                 Some((_, worker)) if client.dice.per_mille(700) => {
                     let process = client.process().clone();
-                    self.survivors.lock().push((process, worker));
+                    self.survivors.add(process, worker);
                 }
                 worker => {
                     let number = worker.as_ref().map(|(number, _)| *number);
@@ -670,10 +383,7 @@ impl Workload for Queueing {
             let store = client.store().await;
             let queue = self.queue(&store);
             // Those that lived through the faults must do; a new one is started only if there are none.
-            let none = {
-                let lives = self.survivors.lock();
-                lives.iter().all(|(process, _)| process.is_gone())
-            };
+            let none = self.survivors.are_gone();
             let worker = match none {
                 true => self.worker(&client, &queue).await,
                 false => None,
@@ -682,20 +392,7 @@ impl Workload for Queueing {
                 return world.breach("no worker starts".to_owned());
             }
             // The leases of those who died end, and their jobs are taken over.
-            let mut counts = None;
-            for _ in 0..240 {
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                match queue.inspect().counts().await {
-                    Ok(now) => {
-                        let over = now.unfinished() == 0;
-                        counts = Some(now);
-                        if over {
-                            break;
-                        }
-                    }
-                    Err(error) => world.breach(format!("the counts cannot be read: {error}")),
-                }
-            }
+            let counts = until_over(&world, &queue).await;
             let left = counts.as_ref().map_or(1, |counts| counts.unfinished());
             if left > 0 {
                 world.breach(format!("{left} jobs are never finished: {counts:?}"));
@@ -721,8 +418,7 @@ impl Workload for Queueing {
             if let Some((_, worker)) = worker {
                 drop(worker.shutdown(Duration::from_secs(1)).await);
             }
-            let lives = std::mem::take(&mut *self.survivors.lock());
-            drop(lives);
+            self.survivors.end();
         })
     }
 }

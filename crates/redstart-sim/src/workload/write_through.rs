@@ -124,6 +124,7 @@ impl Committing {
         self.rows.lock().entry(key).or_default().floors.push(floor);
     }
 
+    /// One write as a whole: what is drawn for it, its commit, and what its end says.
     async fn write(&self, client: &mut Client, through: &WriteThrough<u64, u64>, key: u64) {
         let world = client.world.clone();
         let plan = Plan {

@@ -23,7 +23,7 @@ pub use builder::BloomBuilder;
 pub use rebuild::BloomRebuild;
 pub use settings::{BloomMode, BloomScaling, BloomStats};
 
-use generation::{Generation, Named, Verb};
+use generation::{Generation, Named, Reading, Verb};
 use root::{Root, State, read_root};
 
 pub(super) static SCRIPTS: &[&crate::script::Script] = &[
@@ -222,7 +222,7 @@ impl Bloom {
                     indices,
                     ..
                 } = &asked;
-                let visit = generation
+                let mut visit = generation
                     .visit(&self.store, &self.root, verb, elements, indices)
                     .await?;
                 if !asked.counts(visit.named) {
@@ -237,7 +237,7 @@ impl Bloom {
                     }
                     continue;
                 }
-                for (index, answer) in visit.answers {
+                for (index, answer) in std::mem::take(&mut visit.answers) {
                     // The generation that was asked first knows whether the element is new.
                     answers[index].get_or_insert(answer);
                 }
@@ -253,37 +253,7 @@ impl Bloom {
                 if !known {
                     self.reload().await?;
                 }
-                let state = self.state.read();
-                for (number, index) in visit.building {
-                    // Not there: that rebuild was abandoned, so the element is not needed in it.
-                    if let Some(next) = state.find(number) {
-                        push(&mut later, &next, false, index);
-                    }
-                }
-                for (number, index) in visit.moved {
-                    // A partition of a generation that the root names moves only to one that the root names then, too.
-                    if state.find(number).is_none() && state.find(generation.number()).is_some() {
-                        return Err(Error::config(
-                            "the server lost a rebuild to which the filter had moved; rebuild the filter",
-                        ));
-                    }
-                    // Not there: another rebuild followed, and it has all elements too.
-                    let next = state.find(number).unwrap_or_else(|| state.current.clone());
-                    push(&mut later, &next, false, index);
-                }
-                for index in visit.gone {
-                    if state.current.number() != generation.number() {
-                        // This is also the case for an abandoned generation that took adds beside the current one;
-                        // the answer is known then, and nothing is left to do.
-                        if answers[index].is_none() {
-                            push(&mut later, &state.current, true, index);
-                        }
-                    } else {
-                        return Err(Error::config(
-                            "a partition of the filter is missing or has different settings; rebuild the filter",
-                        ));
-                    }
-                }
+                follow(&self.state.read(), generation, visit, &answers, &mut later)?;
             }
             if later.is_empty() {
                 return answers
@@ -373,6 +343,47 @@ struct Asked {
     /// As the current one: the one that answers, and whose partitions name the next one. Otherwise such a partition named it.
     as_current: bool,
     indices: Vec<usize>,
+}
+
+/// Which generations have to be asked after this visit, and for which elements.
+fn follow(
+    state: &State,
+    generation: &Generation,
+    visit: Reading,
+    answers: &[Option<bool>],
+    later: &mut Vec<Asked>,
+) -> Result<()> {
+    for (number, index) in visit.building {
+        // Not there: that rebuild was abandoned, so the element is not needed in it.
+        if let Some(next) = state.find(number) {
+            push(later, &next, false, index);
+        }
+    }
+    for (number, index) in visit.moved {
+        // A partition of a generation that the root names moves only to one that the root names then, too.
+        if state.find(number).is_none() && state.find(generation.number()).is_some() {
+            return Err(Error::config(
+                "the server lost a rebuild to which the filter had moved; rebuild the filter",
+            ));
+        }
+        // Not there: another rebuild followed, and it has all elements too.
+        let next = state.find(number).unwrap_or_else(|| state.current.clone());
+        push(later, &next, false, index);
+    }
+    for index in visit.gone {
+        if state.current.number() != generation.number() {
+            // This is also the case for an abandoned generation that took adds beside the current one;
+            // the answer is known then, and nothing is left to do.
+            if answers[index].is_none() {
+                push(later, &state.current, true, index);
+            }
+        } else {
+            return Err(Error::config(
+                "a partition of the filter is missing or has different settings; rebuild the filter",
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl Asked {

@@ -1,9 +1,9 @@
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+mod index;
+mod outcome;
+
+pub use outcome::{Patched, Rotated, Session, SessionInfo};
+
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value as Json};
@@ -70,12 +70,6 @@ pub(super) static ROTATE: Script = session_script!(
 
 /// A renewal this soon after the last is left out.
 const SLACK: Duration = Duration::from_secs(1);
-/// Sessions that one script ends.
-const BATCH: usize = 100;
-/// Sessions that one script lists.
-const PAGE: usize = 500;
-/// How often the sessions of a user who has many are looked through for those that moved.
-const PASSES: usize = 10;
 /// An account outlives its sessions by this: it is found before the session is made.
 const MARGIN: Duration = Duration::from_secs(60);
 
@@ -162,76 +156,6 @@ pub(super) struct Inner {
     pub(super) absolute: Duration,
     pub(super) remember: Duration,
     pub(super) rotation_grace: Duration,
-}
-
-/// A session that was loaded.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Session<T> {
-    /// Whose session it is; `None` before a login.
-    pub user: Option<String>,
-    /// The application's data.
-    pub data: T,
-    /// When it was made, since the Unix epoch.
-    pub created: Duration,
-    /// How long it lives on if it is not used again.
-    pub left: Duration,
-    /// How long the rights of an [elevation](Sessions::elevate) last; `None` without one.
-    pub elevated: Option<Duration>,
-    /// Whether it is a [remembered](Login::remember) session.
-    pub remembered: bool,
-}
-
-/// What became of a patch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the session may be gone"]
-pub enum Patched {
-    /// The fields are written.
-    Done,
-    /// There is no such session; nothing was written.
-    Gone,
-    /// The session would have more than 1,000 fields or 1 MiB; nothing was written.
-    Full,
-}
-
-/// What became of a rotation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "the new token must reach the client"]
-pub enum Rotated {
-    /// The session has this token now.
-    To(Token),
-    /// Another call has just rotated the session; its client gets the new token. Nothing was changed.
-    Already,
-    /// There is no such session.
-    Gone,
-}
-
-impl Rotated {
-    /// The new token, if this call made one.
-    pub fn token(self) -> Option<Token> {
-        match self {
-            Self::To(token) => Some(token),
-            Self::Already | Self::Gone => None,
-        }
-    }
-}
-
-/// A session in the list of its user, for a page that shows where a user is logged in.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct SessionInfo {
-    /// Names the session without opening it; see [`Sessions::revoke_one`] and [`Token::handle`].
-    pub handle: String,
-    /// The [label](Login::label) of the login, such as the name of the device.
-    pub label: Option<String>,
-    /// When it was made, since the Unix epoch.
-    pub created: Duration,
-    /// When it was last used, since the Unix epoch, exact to a second.
-    pub seen: Duration,
-    /// Whether it is a [remembered](Login::remember) session.
-    pub remembered: bool,
-    /// The application's fields.
-    pub fields: Map<String, Json>,
 }
 
 impl Sessions {
@@ -644,162 +568,6 @@ impl Sessions {
                 Rotated::Gone
             }
         })
-    }
-
-    /// Ends a session; `false` if there was none.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped before completion, the session may or may not have ended.
-    pub async fn revoke(&self, token: &Token) -> Result<bool> {
-        let end = self.end_by_token(token);
-        observe::operation("session.revoke", self.namespace(), end).await
-    }
-
-    async fn end_by_token(&self, token: &Token) -> Result<bool> {
-        let (digest, id) = (token.digest(), token.handle());
-        Ok(self.end(&token.account, &digest, &[id]).await? == 1)
-    }
-
-    /// Ends one of a user's sessions by its [handle](SessionInfo::handle); `false` if the user has no such session.
-    ///
-    /// # Errors
-    ///
-    /// [`is_config`](Error::is_config) for text that is no handle; otherwise those of the store.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`revoke`](Self::revoke).
-    pub async fn revoke_one(&self, user: &str, handle: &str) -> Result<bool> {
-        observe::operation("session.revoke", self.namespace(), async {
-            let hexadecimal = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-            if handle.len() != 32 || !handle.bytes().all(hexadecimal) {
-                return Err(Error::config("malformed session handle"));
-            }
-            let Some(account) = self.known_account(user).await? else {
-                return Ok(false);
-            };
-            Ok(self.end(&account, "", &[handle.to_owned()]).await? == 1)
-        })
-        .await
-    }
-
-    /// Ends all of a user's sessions and returns how many there were. When it returns, no session that was made before
-    /// the call is alive.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store; some sessions may have ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped before completion, some sessions may have ended.
-    pub async fn revoke_all(&self, user: &str) -> Result<u64> {
-        observe::operation("session.revoke_all", self.namespace(), async {
-            let Some(account) = self.known_account(user).await? else {
-                return Ok(0);
-            };
-            let mut all = 0;
-            for _ in 0..PASSES {
-                let ids = self.ids(&account).await?;
-                let mut ended = 0;
-                for batch in ids.chunks(BATCH) {
-                    ended += self.end(&account, "", batch).await?;
-                }
-                all += ended;
-                // One page is one moment. Between two of them, a process with a shorter idle timeout may have renewed a
-                // session to an earlier end, so another look must find none.
-                if ids.len() < PAGE || ended == 0 {
-                    break;
-                }
-            }
-            Ok(all)
-        })
-        .await
-    }
-
-    /// A user's live sessions.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn list(&self, user: &str) -> Result<Vec<SessionInfo>> {
-        observe::operation("session.list", self.namespace(), async {
-            let Some(account) = self.known_account(user).await? else {
-                return Ok(Vec::new());
-            };
-            let entity = self.entity(&account)?;
-            let ids = self.ids(&account).await?;
-            if ids.is_empty() {
-                return Ok(Vec::new());
-            }
-            let mut pipeline = redis::pipe();
-            for id in &ids {
-                pipeline.cmd("HGETALL").arg(entity.part(id));
-            }
-            let sessions: Vec<HashMap<String, String>> = self.0.store.pipeline(&pipeline).await?;
-            ids.into_iter()
-                .zip(sessions)
-                .filter(|(_, fields)| !fields.is_empty())
-                .map(|(handle, fields)| {
-                    let record = Record::read(fields, Duration::ZERO)?;
-                    Ok(SessionInfo {
-                        handle,
-                        label: record.label,
-                        created: record.created,
-                        seen: record.seen,
-                        remembered: record.remembered,
-                        fields: record.fields,
-                    })
-                })
-                .collect()
-        })
-        .await
-    }
-
-    async fn ids(&self, account: &[u8; 16]) -> Result<Vec<String>> {
-        let entity = self.entity(account)?;
-        let (mut ids, mut seen) = (Vec::new(), HashSet::new());
-        let (mut after, mut ends) = (String::new(), String::new());
-        loop {
-            let page: Vec<(String, String)> = LIST
-                .on(&entity)
-                .key()
-                .arg(PAGE)
-                .arg(&ends)
-                .arg(&after)
-                .idempotent()
-                .run(&self.0.store)
-                .await?;
-            let is_last = page.len() < PAGE;
-            if let Some(last) = page.last() {
-                (after, ends) = last.clone();
-            }
-            for (id, _) in page {
-                // One that was renewed meanwhile is in a later page again.
-                if seen.insert(id.clone()) {
-                    ids.push(id);
-                }
-            }
-            if is_last {
-                return Ok(ids);
-            }
-        }
-    }
-
-    /// Ends sessions of an account. With a digest, only if that is of the first one's token.
-    async fn end(&self, account: &[u8; 16], digest: &str, ids: &[String]) -> Result<u64> {
-        let entity = self.entity(account)?;
-        let mut call = REVOKE.on(&entity).key();
-        for id in ids {
-            call = call.part(id);
-        }
-        let call = call.arg(digest).arg(ids);
-        call.idempotent().run(&self.0.store).await
     }
 }
 

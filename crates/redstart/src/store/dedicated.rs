@@ -1,5 +1,7 @@
 //! A connection for one caller, for commands that block and for transactions that watch keys.
 
+mod memory;
+
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Value, aio::ConnectionLike};
@@ -19,6 +21,7 @@ use crate::{
     error::{Error, Result},
     key::Key,
 };
+use memory::{Transaction, Writes};
 
 /// A connection that is not shared, so that a command may wait on it and keys may be watched.
 ///
@@ -135,107 +138,6 @@ impl Open {
     fn is_outdated(&self) -> bool {
         let rotations = self.rotations.as_ref();
         rotations.is_some_and(|rotations| rotations.has_changed().unwrap_or(false))
-    }
-}
-
-/// What the server keeps for the connection and would forget with it.
-#[derive(Default)]
-struct Transaction {
-    watching: bool,
-    multi: bool,
-    /// A command that writes was queued.
-    writes: bool,
-}
-
-/// What a question for earlier writes would be about.
-#[derive(Default)]
-struct Writes {
-    /// The connection has carried one.
-    carried: bool,
-    /// One was carried since a question was last answered as it was asked: by as many servers.
-    unasked: bool,
-    /// One was carried by a connection that is gone, and nobody has asked for it yet.
-    lost: bool,
-}
-
-impl Writes {
-    /// There is a new connection.
-    fn begin(&mut self) {
-        *self = Self {
-            lost: self.lost || self.unasked,
-            ..Self::default()
-        };
-    }
-
-    fn note(&mut self) {
-        self.carried = true;
-        self.unasked = true;
-    }
-
-    /// As many servers as were asked for have all that was written.
-    fn confirm(&mut self) {
-        self.unasked = false;
-    }
-
-    /// Whether a question would be answered about less than the caller wrote. The caller hears of it, and writes again: until then,
-    /// there is nothing to ask for.
-    fn refuse(&mut self, body: &Body<'_>) -> bool {
-        let asks = match body {
-            Body::One(cmd) => command::asks_for_writes(cmd).then_some(false),
-            Body::Many { pipeline, .. } => {
-                let mut commands = pipeline.cmd_iter();
-                let asked = commands.position(command::asks_for_writes);
-                let mut before = pipeline.cmd_iter().take(asked.unwrap_or_default());
-                asked.map(|_| before.any(command::may_write))
-            }
-        };
-        let Some(written_before) = asks else {
-            return false;
-        };
-        if !self.lost && (self.carried || written_before) {
-            return false;
-        }
-        *self = Self::default();
-        true
-    }
-}
-
-impl Transaction {
-    fn is_open(&self) -> bool {
-        self.watching || self.multi
-    }
-
-    fn is_end(cmd: &Cmd) -> bool {
-        command::name(cmd).is_some_and(|name| {
-            name.eq_ignore_ascii_case(b"EXEC") || name.eq_ignore_ascii_case(b"DISCARD")
-        })
-    }
-
-    /// The server answered with an error. An EXEC or DISCARD ends the transaction and the watch all the same, unless there
-    /// was no transaction. Who may not do something perhaps may not even begin one.
-    fn note_error(&mut self, body: &Body<'_>, code: Option<&str>) {
-        let ended = match body {
-            Body::One(cmd) => self.multi && Self::is_end(cmd),
-            Body::Many { pipeline, .. } => {
-                pipeline.is_transaction() && !matches!(code, Some("NOPERM" | "NOAUTH"))
-            }
-        };
-        if ended {
-            *self = Self::default();
-        }
-    }
-
-    /// The server carried this command out.
-    fn note(&mut self, cmd: &Cmd) {
-        match command::name(cmd) {
-            Some(name) if name.eq_ignore_ascii_case(b"WATCH") => self.watching = true,
-            Some(name) if name.eq_ignore_ascii_case(b"MULTI") => self.multi = true,
-            Some(_) if Self::is_end(cmd) && self.multi => *self = Self::default(),
-            Some(name) if name.eq_ignore_ascii_case(b"UNWATCH") && !self.multi => {
-                self.watching = false;
-            }
-            _ => self.writes |= self.multi && command::may_write(cmd),
-        }
     }
 }
 
@@ -416,8 +318,9 @@ impl Dedicated {
     }
 }
 
-impl Destination for Dedicated {
-    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
+impl Dedicated {
+    /// A connection that this request may go over.
+    async fn take(&mut self, request: &Request<'_>) -> Result<State, Failure> {
         // Taken out while it is in use: a dropped future takes the connection with it.
         let state = match std::mem::replace(&mut self.connection, State::Closed) {
             // It leads to a server that is no longer the master.
@@ -425,12 +328,12 @@ impl Destination for Dedicated {
             State::Open(open) if open.is_outdated() && !self.transaction.is_open() => State::Closed,
             state => state,
         };
-        let state = match state {
+        match state {
             State::Closed if self.transaction.is_open() => {
                 self.transaction = Transaction::default();
-                return Err(Failure::Down(Error::unavailable(
+                Err(Failure::Down(Error::unavailable(
                     "the connection was lost while keys were watched or a transaction was open: begin again",
-                )));
+                )))
             }
             state => {
                 if matches!(state, State::Closed) {
@@ -443,84 +346,97 @@ impl Destination for Dedicated {
                     )));
                 }
                 match state {
-                    State::Closed => self.open(request.deadline).await?,
-                    state => state,
+                    State::Closed => self.open(request.deadline).await,
+                    state => Ok(state),
                 }
             }
+        }
+    }
+
+    /// Sends a request to the server, and keeps the connection unless it leads elsewhere.
+    async fn ask(&mut self, mut open: Open, request: Request<'_>) -> Result<Value, Failure> {
+        let outcome = match open.greet(request.deadline).await {
+            Ok(()) => open.send(request).await,
+            Err(failure) => Err(failure),
         };
-        match state {
+        let outcome = match outcome {
+            Ok(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
+            outcome => outcome,
+        };
+        if let Err(Failure::Answer(error)) = &outcome {
+            open.dial.note_refusal(error);
+        }
+        let refused = outcome
+            .as_ref()
+            .ok()
+            .and_then(|reply| refusal(&request.body, reply));
+        if let Some((error, _)) = &refused {
+            open.dial.note_refusal(error);
+        }
+        match &outcome {
+            Ok(reply) => match refused {
+                None => self.note(&request.body, reply),
+                // Nothing happened, so all of it is sent again.
+                Some((error, true)) => {
+                    self.asked = Some(open.dial);
+                    return Err(Failure::Answer(error));
+                }
+                // The caller gets the replies; the next call goes where they lead.
+                Some((error, false)) => {
+                    self.note(&request.body, reply);
+                    self.next = self.backend.redirected(&error, Some(&open.dial));
+                    return outcome;
+                }
+            },
+            // The server is the right one and keeps serving.
+            Err(Failure::Answer(error)) if !refused_whole(error) && !is_elsewhere(error) => {
+                self.transaction.note_error(&request.body, error.code());
+            }
+            Err(_) => {
+                self.asked = Some(open.dial);
+                return outcome;
+            }
+        }
+        self.connection = State::Open(open);
+        outcome
+    }
+
+    #[cfg(feature = "engine")]
+    async fn ask_embedded(
+        &mut self,
+        mut session: Box<redstart_engine::Session>,
+        request: Request<'_>,
+    ) -> Result<Value, Failure> {
+        let Backend::Embedded(embedded) = &*self.backend else {
+            unreachable!("a session of the engine belongs to an embedded store");
+        };
+        let outcome = match request.body {
+            Body::One(cmd) => embedded.dedicated(&mut session, cmd, request).await,
+            Body::Many { .. } => embedded.pipeline(&mut session, request).await,
+        };
+        // What it has done to the session is not known: it is left behind.
+        if outcome.as_ref().is_err_and(Error::is_timeout) {
+            return outcome.map_err(Failure::Down);
+        }
+        match &outcome {
+            Ok(reply) => self.note(&request.body, reply),
+            Err(error) => {
+                let code = error.server_code();
+                self.transaction.note_error(&request.body, code);
+            }
+        }
+        self.connection = State::Embedded(session);
+        outcome.map_err(Failure::Down)
+    }
+}
+
+impl Destination for Dedicated {
+    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
+        match self.take(&request).await? {
             State::Closed => Err(Failure::NotSent(Error::unavailable("not connected"))),
-            State::Open(mut open) => {
-                let outcome = match open.greet(request.deadline).await {
-                    Ok(()) => open.send(request).await,
-                    Err(failure) => Err(failure),
-                };
-                let outcome = match outcome {
-                    Ok(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
-                    outcome => outcome,
-                };
-                if let Err(Failure::Answer(error)) = &outcome {
-                    open.dial.note_refusal(error);
-                }
-                let refused = outcome
-                    .as_ref()
-                    .ok()
-                    .and_then(|reply| refusal(&request.body, reply));
-                if let Some((error, _)) = &refused {
-                    open.dial.note_refusal(error);
-                }
-                match &outcome {
-                    Ok(reply) => match refused {
-                        None => self.note(&request.body, reply),
-                        // Nothing happened, so all of it is sent again.
-                        Some((error, true)) => {
-                            self.asked = Some(open.dial);
-                            return Err(Failure::Answer(error));
-                        }
-                        // The caller gets the replies; the next call goes where they lead.
-                        Some((error, false)) => {
-                            self.note(&request.body, reply);
-                            self.next = self.backend.redirected(&error, Some(&open.dial));
-                            return outcome;
-                        }
-                    },
-                    // The server is the right one and keeps serving.
-                    Err(Failure::Answer(error))
-                        if !refused_whole(error) && !is_elsewhere(error) =>
-                    {
-                        self.transaction.note_error(&request.body, error.code());
-                    }
-                    Err(_) => {
-                        self.asked = Some(open.dial);
-                        return outcome;
-                    }
-                }
-                self.connection = State::Open(open);
-                outcome
-            }
+            State::Open(open) => self.ask(open, request).await,
             #[cfg(feature = "engine")]
-            State::Embedded(mut session) => {
-                let Backend::Embedded(embedded) = &*self.backend else {
-                    unreachable!("a session of the engine belongs to an embedded store");
-                };
-                let outcome = match request.body {
-                    Body::One(cmd) => embedded.dedicated(&mut session, cmd, request).await,
-                    Body::Many { .. } => embedded.pipeline(&mut session, request).await,
-                };
-                // What it has done to the session is not known: it is left behind.
-                if outcome.as_ref().is_err_and(Error::is_timeout) {
-                    return outcome.map_err(Failure::Down);
-                }
-                match &outcome {
-                    Ok(reply) => self.note(&request.body, reply),
-                    Err(error) => {
-                        let code = error.server_code();
-                        self.transaction.note_error(&request.body, code);
-                    }
-                }
-                self.connection = State::Embedded(session);
-                outcome.map_err(Failure::Down)
-            }
+            State::Embedded(session) => self.ask_embedded(session, request).await,
         }
     }
 

@@ -1,9 +1,15 @@
 //! The store as a pattern sees it: what every call goes through.
 
+mod connection_like;
+mod from;
+mod scan;
+
+pub use scan::Sample;
+
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use redis::{Cmd, FromRedisValue, Pipeline, RedisFuture, Value, aio::ConnectionLike};
+use redis::{Cmd, FromRedisValue, Pipeline, Value};
 use tokio::{runtime::Handle, time::Instant};
 use tokio_util::task::TaskTracker;
 
@@ -14,14 +20,12 @@ use crate::{
 
 use super::{
     Capabilities, Clock, Dedicated, Listen, ServerKind, StoreBuilder, Subscription,
-    backend::{self, Backend, Server},
+    backend::Backend,
     command::{self, Connection},
     extension::Extensions,
-    location::{self, Settings},
-    pool::Node,
+    location,
     request::{Body, Request, array, compose, convert, count_doubt},
     subscription::Hubs,
-    transport::Dial,
 };
 
 /// A connection to Redis, Valkey or the embedded engine. See the [module](crate::store).
@@ -366,217 +370,12 @@ impl Store {
         })
     }
 
-    /// All keys that match a glob pattern, found by SCAN without blocking the server, on every node.
-    ///
-    /// A key that exists all the time is found; one that comes or goes meanwhile may or may not be.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
-    /// ask each node.
-    pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
-        let found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
-        let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
-        found.into_iter().map(text).collect()
-    }
-
-    /// Some keys that match a glob pattern: SCAN on every node, until a node has given `at_most` keys or all it has.
-    ///
-    /// The server returns keys in the order of their hashes, which has nothing to do with their names or ages, so a part
-    /// of them is a fair sample. A pattern that matches little on a large server still costs at most `at_most` / 100
-    /// pages on each node.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-    /// let store = redstart::Store::connect("memory://").await?;
-    /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
-    /// assert_eq!(store.sample("*", 100).await?, [b"greeting"]);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
-    /// ask each node.
-    pub async fn sample(&self, pattern: &str, at_most: usize) -> Result<Vec<Vec<u8>>> {
-        Ok(self.scan_bytes(pattern, at_most, None).await?.keys)
-    }
-
-    /// As [`sample`](Self::sample), for keys that may be rare: it goes on for as long as `time` allows, however few of the keys match, and says whether it has
-    /// seen all of them.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-    /// use std::time::Duration;
-    /// # let store = redstart::Store::connect("memory://").await?;
-    /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
-    /// let sample = store.sample_for("greet*", 100, Duration::from_secs(1)).await?;
-    /// assert_eq!((sample.keys, sample.complete), (vec![b"greeting".to_vec()], true));
-    /// # assert!(store.sample_for("greet*", 100, Duration::MAX).await?.complete);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
-    /// ask each node.
-    pub async fn sample_for(
-        &self,
-        pattern: &str,
-        at_most: usize,
-        time: Duration,
-    ) -> Result<Sample> {
-        let ends = Instant::now() + time.min(crate::duration::LONGEST);
-        self.scan_bytes(pattern, at_most, Some(ends)).await
-    }
-
-    /// Without a time the pages are bounded by the keys that are wanted.
-    async fn scan_bytes(
-        &self,
-        pattern: &str,
-        at_most: usize,
-        ends: Option<Instant>,
-    ) -> Result<Sample> {
-        let mut found = std::collections::BTreeSet::new();
-        let mut complete = true;
-        // Large pages where few keys of a page match.
-        let count = if ends.is_some() && pattern != "*" {
-            1000
-        } else {
-            at_most.clamp(10, 500)
-        };
-        let page = |cursor: u64| {
-            let mut cmd = redis::cmd("SCAN");
-            cmd.arg(cursor)
-                .arg("MATCH")
-                .arg(pattern)
-                .arg("COUNT")
-                .arg(count);
-            cmd
-        };
-        let nodes = self.scanned_nodes().await?;
-        let before = match ends {
-            Some(_) => self.processes(&nodes).await,
-            None => None,
-        };
-        for node in &nodes {
-            let (mut cursor, mut here, mut pages) = (0, 0_usize, 0_usize);
-            loop {
-                let reply = self.ask_node(node.as_ref(), &page(cursor)).await?;
-                let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
-                let left = at_most.saturating_sub(here);
-                here = here.saturating_add(keys.len());
-                pages += 1;
-                found.extend(keys.into_iter().take(left));
-                cursor = next;
-                if cursor == 0 {
-                    complete &= here <= at_most;
-                    break;
-                }
-                let is_over = match ends {
-                    Some(ends) => Instant::now() >= ends,
-                    None => pages > at_most / 100,
-                };
-                if here >= at_most || is_over {
-                    complete = false;
-                    break;
-                }
-            }
-        }
-        if complete && ends.is_some() {
-            // A cursor means nothing to another process, and keys that move to a node that was read before are missed.
-            let nodes = self.scanned_nodes().await?;
-            complete = before.is_some() && self.processes(&nodes).await == before;
-        }
-        Ok(Sample {
-            keys: found.into_iter().collect(),
-            complete,
-        })
-    }
-
-    /// The masters that there are now; `None` is the one server.
-    ///
-    /// # Errors
-    ///
-    /// [`is_config`](Error::is_config) for a Cluster whose nodes this store cannot ask one by one.
-    pub(super) async fn scanned_nodes(&self) -> Result<Vec<Option<Arc<Node>>>> {
-        match &*self.shared.backend {
-            Backend::Cluster(cluster) => {
-                let masters = cluster.current_masters(self.ends()).await;
-                Ok(masters.into_iter().map(Some).collect())
-            }
-            other if other.is_cluster() => Err(Error::config(
-                "a store made from a ClusterConnection cannot ask every node of the Cluster: make it from a \
-                 redis+cluster:// URL",
-            )),
-            _ => Ok(vec![None]),
-        }
-    }
-
-    /// As [`scanned_nodes`](Self::scanned_nodes), with the number of the slot table that names them.
-    pub(super) async fn numbered_nodes(&self) -> Result<(Vec<Option<Arc<Node>>>, u64)> {
-        match &*self.shared.backend {
-            Backend::Cluster(cluster) => {
-                let (masters, version) = cluster.numbered_masters(self.ends()).await;
-                Ok((masters.into_iter().map(Some).collect(), version))
-            }
-            _ => Ok((self.scanned_nodes().await?, 0)),
-        }
-    }
-
-    pub(super) async fn ask_node(&self, node: Option<&Arc<Node>>, cmd: &Cmd) -> Result<Value> {
-        let request = Request::one(cmd, self.ends()).hurry(self.hurry());
-        request.body.check(Connection::Shared)?;
-        match (&*self.shared.backend, node) {
-            (Backend::Cluster(cluster), Some(node)) => cluster.ask(node, request).await,
-            _ => self.request(request).await,
-        }
-    }
-
     /// Another number after slots have moved; always the same without a Cluster.
     pub(super) fn slots_version(&self) -> u64 {
         match &*self.shared.backend {
             Backend::Cluster(cluster) => cluster.version(),
             _ => 0,
         }
-    }
-
-    /// Which processes have which slots, by their own word; `None` if a server does not say who it is, or while a slot moves: its
-    /// keys are at two nodes, and go from one to the other.
-    async fn processes(&self, nodes: &[Option<Arc<Node>>]) -> Option<(u64, Vec<(String, String)>)> {
-        let version = self.slots_version();
-        let mut info = redis::cmd("INFO");
-        info.arg("server");
-        let mut processes = Vec::with_capacity(nodes.len());
-        for node in nodes {
-            let reply = self.ask_node(node.as_ref(), &info).await.ok()?;
-            let text: String = redis::from_redis_value(reply).ok()?;
-            let mut lines = text.lines();
-            let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
-            let slots = match node {
-                Some(node) => self.settled_slots(node).await?,
-                None => String::new(),
-            };
-            processes.push((id.to_owned(), slots));
-        }
-        Some((version, processes))
-    }
-
-    /// The slots of a node of a Cluster; `None` while one of them moves to or from it, or if it does not say.
-    async fn settled_slots(&self, node: &Arc<Node>) -> Option<String> {
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("NODES");
-        let reply = self.ask_node(Some(node), &cmd).await.ok()?;
-        let text: String = redis::from_redis_value(reply).ok()?;
-        // Id, address, flags, master, two times, epoch, state of the link, slots.
-        let mut rows = text.lines().map(|line| line.splitn(9, ' '));
-        let mut own = rows.find(|row| {
-            let flags = row.clone().nth(2);
-            flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
-        })?;
-        let slots = own.nth(8).unwrap_or_default();
-        // A node shows the moves of its own slots: `[slot->-node]` or `[slot-<-node]`.
-        (!slots.contains('[')).then(|| slots.to_owned())
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.
@@ -764,17 +563,6 @@ impl Store {
     }
 }
 
-/// What [`Store::sample_for`] found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Sample {
-    /// The keys, in no order that means anything.
-    pub keys: Vec<Vec<u8>>,
-    /// Whether these are all keys that match: every node was asked to its end, no other server took its place meanwhile, and no
-    /// slot moved or was being moved. `false` also if a server does not answer `INFO` or `CLUSTER NODES`, which tell that.
-    pub complete: bool,
-}
-
 /// What [`Store::health`] found.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -785,91 +573,6 @@ pub struct Health {
     pub server: ServerKind,
     /// Its version.
     pub version: (u32, u32, u32),
-}
-
-/// Any command of redis-rs runs on a store beside the patterns.
-impl ConnectionLike for Store {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(async move {
-            let request = Request::one(cmd, self.ends());
-            self.request(request).await.map_err(Error::into_redis)
-        })
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        Box::pin(async move {
-            let body = Body::Many {
-                pipeline,
-                offset,
-                count,
-            };
-            let reply = self.request(Request::new(body, self.ends())).await;
-            reply.and_then(array).map_err(Error::into_redis)
-        })
-    }
-
-    fn get_db(&self) -> i64 {
-        self.shared.backend.db()
-    }
-}
-
-/// A store on the server of a client that the application already has, with the client's credentials and database:
-/// all of a store's abilities, its own connections. A client with TLS parameters of its own keeps them to itself; calls of
-/// such a store are a [configuration error](Error::is_config), and a URL with `ca=`, `cert=` and `key=` is the way.
-impl From<redis::Client> for Store {
-    fn from(client: redis::Client) -> Self {
-        let settings = Settings::default();
-        let deadline = settings.deadline;
-        Self::new(
-            Backend::Server(Server::new(Dial::client(
-                client.get_connection_info(),
-                settings,
-            ))),
-            deadline,
-        )
-    }
-}
-
-/// A store that shares the application's connection. It cannot block or subscribe.
-#[cfg(feature = "from-manager")]
-impl From<redis::aio::ConnectionManager> for Store {
-    fn from(manager: redis::aio::ConnectionManager) -> Self {
-        Self::new(
-            Backend::Foreign(backend::Foreign::Manager(manager)),
-            Settings::default().deadline,
-        )
-    }
-}
-
-/// A store that shares the application's cluster connection. It cannot block or subscribe, and redis-rs
-/// repeats requests as that connection was configured to, even writes whose reply was lost.
-#[cfg(feature = "from-cluster")]
-impl From<redis::cluster_async::ClusterConnection> for Store {
-    fn from(cluster: redis::cluster_async::ClusterConnection) -> Self {
-        Self::new(
-            Backend::Foreign(backend::Foreign::Cluster(cluster)),
-            Settings::default().deadline,
-        )
-    }
-}
-
-/// A store on an engine that the application configured itself.
-#[cfg(feature = "engine")]
-impl TryFrom<redstart_engine::Engine> for Store {
-    type Error = Error;
-
-    fn try_from(engine: redstart_engine::Engine) -> Result<Self> {
-        let embedded = backend::Embedded::on(engine, 0)?;
-        Ok(Self::new(
-            Backend::Embedded(embedded),
-            Settings::default().deadline,
-        ))
-    }
 }
 
 impl fmt::Debug for Store {

@@ -103,24 +103,19 @@ impl<'a> Claim<'a> {
     }
 }
 
-pub(super) fn xclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let (key, name, now) = (&args[1], &args[2], cx.now_ms());
-    let logged = cx.state.effects.enabled();
-    let known = cx
-        .get::<Stream>(key)?
-        .is_some_and(|stream| stream.groups.contains_key(name.as_ref()));
-    if !known {
-        return Err(no_group(key, name));
-    }
-    let min_idle =
-        parse_int(&args[4]).ok_or(Stop::from("ERR Invalid min-idle-time argument for XCLAIM"))?;
-    let ids: Vec<Id> = args[5..]
-        .iter()
-        .map_while(|text| parse_id(text, 0))
-        .collect();
+struct ClaimOptions {
+    /// When the entries count as delivered.
+    time: i64,
+    retries: Option<u64>,
+    force: bool,
+    just_id: bool,
+    last_id: Id,
+}
+
+/// What stands behind the ids of XCLAIM.
+fn claim_options(mut rest: &[Bytes], now: i64) -> Result<ClaimOptions, Stop> {
     let (mut time, mut retries, mut force, mut just_id) = (None, None, false, false);
     let mut last_id = Id::ZERO;
-    let mut rest = &args[5 + ids.len()..];
     while let [word, more @ ..] = rest {
         rest = more;
         let mut number = |error: &'static str| -> Result<i64, Stop> {
@@ -153,6 +148,37 @@ pub(super) fn xclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     let time = time.filter(|time| (0..=now).contains(time)).unwrap_or(now);
     let retries = retries.and_then(|retries| u64::try_from(retries).ok());
+    Ok(ClaimOptions {
+        time,
+        retries,
+        force,
+        just_id,
+        last_id,
+    })
+}
+
+pub(super) fn xclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (key, name, now) = (&args[1], &args[2], cx.now_ms());
+    let logged = cx.state.effects.enabled();
+    let known = cx
+        .get::<Stream>(key)?
+        .is_some_and(|stream| stream.groups.contains_key(name.as_ref()));
+    if !known {
+        return Err(no_group(key, name));
+    }
+    let min_idle =
+        parse_int(&args[4]).ok_or(Stop::from("ERR Invalid min-idle-time argument for XCLAIM"))?;
+    let ids: Vec<Id> = args[5..]
+        .iter()
+        .map_while(|text| parse_id(text, 0))
+        .collect();
+    let ClaimOptions {
+        time,
+        retries,
+        force,
+        just_id,
+        last_id,
+    } = claim_options(&args[5 + ids.len()..], now)?;
     let Some(stream) = cx.get_mut::<Stream>(key)? else {
         return Err(no_group(key, name));
     };

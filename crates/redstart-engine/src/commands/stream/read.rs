@@ -119,7 +119,21 @@ pub(super) fn xreadgroup(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     result
 }
 
-fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
+/// What XREAD and XREADGROUP are asked for.
+struct ReadOptions<'a> {
+    /// The deadline, if it may block; `None` in it waits forever.
+    block: Option<Option<i64>>,
+    count: u64,
+    reader: Option<Reader>,
+    keys: &'a [Bytes],
+    ids: &'a [Bytes],
+}
+
+fn read_options<'a>(
+    cx: &Ctx<'_>,
+    args: &'a [Bytes],
+    grouped: bool,
+) -> Result<ReadOptions<'a>, Stop> {
     let (mut block, mut count, mut no_ack, mut group, mut streams) = (None, 0, false, None, None);
     let mut at = 1;
     while at < args.len() {
@@ -188,6 +202,23 @@ fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
         consumer,
         no_ack,
     });
+    Ok(ReadOptions {
+        block,
+        count,
+        reader,
+        keys,
+        ids,
+    })
+}
+
+fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
+    let ReadOptions {
+        block,
+        count,
+        reader,
+        keys,
+        ids,
+    } = read_options(cx, args, grouped)?;
     let mut starts = Vec::with_capacity(ids.len());
     for (key, id) in keys.iter().zip(ids) {
         starts.push(resolve(cx, key, id, reader.as_ref())?);

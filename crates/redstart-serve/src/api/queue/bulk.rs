@@ -1,140 +1,43 @@
 //! Changes of all jobs that match a filter: counted first, confirmed, and then made in small pieces, by a task of this
 //! instance that outlives the request.
 
+mod action;
+mod counted;
+mod work;
+
+pub(crate) use action::{Action, Stage};
+
 use std::{
-    collections::{HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
 
 use http::StatusCode;
 use parking_lot::Mutex;
-use redstart::messaging::{JobId, JobState, Queue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
 use super::{look::parse_state, queue, state_name};
 use crate::{
-    app::App,
     call::{Call, Seconds},
     held::random_id,
     problem::{Kind, Problem},
     reply::Reply,
-    scan::{Filter, Scan},
+    scan::Filter,
 };
+use counted::Counted;
+use work::Work;
 
-/// Jobs that are changed in one turn: what other clients of the store wait for at most.
-const PIECE: usize = 25;
 /// Those that are under way at the same time, those that wait for a confirmation, and those that are over and remembered.
 const RUNNING: usize = 16;
 const MOST: usize = 1000;
-/// Jobs whose ids are kept from the count to the change, of all of them together: up to 40 bytes each.
-const JOBS: usize = 4_000_000;
 /// How long one is remembered after it ended.
 const KEPT: Duration = Duration::from_secs(3600);
 /// How long the jobs of one that nobody confirms take room that others may need.
 const UNCONFIRMED: Duration = Duration::from_secs(300);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Action {
-    /// Enqueue dead letters again, with all their attempts.
-    Retry,
-    /// Make delayed jobs ready now.
-    Promote,
-    /// Cancel jobs that wait or run. Of a change of jobs that wait, those that run by then are left as they are.
-    Cancel,
-    /// Delete jobs that wait, or dead letters.
-    Delete,
-}
-
-impl Action {
-    pub(crate) const ALL: [Self; 4] = [Self::Retry, Self::Promote, Self::Cancel, Self::Delete];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Promote => "promote",
-            Self::Cancel => "cancel",
-            Self::Delete => "delete",
-        }
-    }
-
-    /// What the audit log calls it.
-    fn change(self) -> &'static str {
-        match self {
-            Self::Retry => "queue.bulk-retry",
-            Self::Promote => "queue.bulk-promote",
-            Self::Cancel => "queue.bulk-cancel",
-            Self::Delete => "queue.bulk-delete",
-        }
-    }
-
-    pub(crate) fn fits(self, state: JobState) -> bool {
-        use JobState::{Dead, Delayed, Parked, Ready, Running, Waiting};
-        match self {
-            Self::Retry => state == Dead,
-            Self::Promote => state == Delayed,
-            Self::Cancel => matches!(state, Ready | Delayed | Running | Parked | Waiting),
-            Self::Delete => matches!(state, Ready | Delayed | Parked | Waiting | Dead),
-        }
-    }
-
-    /// Changes a few jobs; how many.
-    async fn apply(self, queue: &Queue, state: JobState, ids: &[JobId]) -> redstart::Result<u64> {
-        let inspect = queue.inspect();
-        match (self, state) {
-            (Self::Retry, _) => inspect.dead_letters().replay_many(ids).await,
-            (Self::Promote, _) => inspect.run_now_many(ids).await,
-            (Self::Cancel, JobState::Running) => inspect.cancel_many(ids).await,
-            // Of jobs that wait, some may run by now. Nobody has agreed to stop those.
-            (Self::Cancel, _) => inspect.cancel_waiting_many(ids).await,
-            (Self::Delete, JobState::Dead) => inspect.dead_letters().purge_many(ids).await,
-            (Self::Delete, _) => inspect.delete_many(ids).await,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Stage {
-    /// The jobs that match are counted. Nothing is changed.
-    Counting,
-    /// They are counted. Confirm it to change them.
-    Counted,
-    /// Too many match to keep in mind which. Nothing is changed. Narrow the filter, or change them in parts.
-    TooMany,
-    /// Other changes that are counted and not confirmed take the room for the jobs of this one. Nothing is changed. Confirm
-    /// or stop those, or count again in some minutes.
-    NoRoom,
-    /// Nobody confirmed it for some minutes, so that it is no longer known which jobs were counted. Nothing is changed. Count
-    /// again.
-    Expired,
-    /// They are changed.
-    Running,
-    /// All were changed that still matched.
-    Done,
-    /// Somebody stopped it, or the service ended. What is changed stays changed.
-    Stopped,
-    /// The store failed. What is changed stays changed.
-    Failed,
-}
-
-impl Stage {
-    pub(crate) fn is_under_way(self) -> bool {
-        matches!(self, Self::Counting | Self::Running)
-    }
-
-    fn is_over(self) -> bool {
-        !self.is_under_way() && self != Self::Counted
-    }
-}
 
 /// How far it is.
 #[derive(Clone, Debug)]
@@ -162,54 +65,6 @@ pub(crate) struct Bulk {
     /// The jobs that were counted: the only ones that a confirmation is about.
     counted: Mutex<Counted>,
     stop: CancellationToken,
-}
-
-/// Jobs that were counted, within the room that all changes of an instance share.
-struct Counted {
-    jobs: HashSet<JobId>,
-    room: Arc<AtomicUsize>,
-    reserved: usize,
-}
-
-impl Counted {
-    fn new(room: &Arc<AtomicUsize>) -> Self {
-        Self {
-            jobs: HashSet::new(),
-            room: room.clone(),
-            reserved: 0,
-        }
-    }
-
-    /// Makes room for more jobs, or says why there is none.
-    fn reserve(&mut self, more: usize) -> Result<(), Stage> {
-        let add = |taken: usize| taken.checked_add(more).filter(|sum| *sum <= JOBS);
-        let update = |room: &AtomicUsize| {
-            room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-                .is_ok()
-        };
-        let has_room = update(&self.room);
-        if has_room {
-            self.reserved += more;
-            return Ok(());
-        }
-        Err(match self.reserved.saturating_add(more) > JOBS {
-            true => Stage::TooMany,
-            false => Stage::NoRoom,
-        })
-    }
-
-    /// The jobs, which are forgotten.
-    fn take(&mut self) -> HashSet<JobId> {
-        self.room.fetch_sub(self.reserved, Ordering::Relaxed);
-        self.reserved = 0;
-        std::mem::take(&mut self.jobs)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.take();
-    }
 }
 
 /// Those of this instance.
@@ -497,106 +352,6 @@ impl Bulks {
     }
 }
 
-/// The task of one stage.
-struct Work {
-    app: Arc<App>,
-    who: String,
-    bulk: Arc<Bulk>,
-    queue: Queue,
-}
-
-impl Work {
-    /// What the audit log says that it is about.
-    fn on(&self, outcome: &str) -> String {
-        let Bulk {
-            namespace, name, ..
-        } = &*self.bulk;
-        format!("{namespace} {name} {}{outcome}", self.bulk.words())
-    }
-
-    fn start(self, stage: Stage) {
-        let changing = self.app.changing.clone();
-        let work = async move {
-            let done = tokio::select! {
-                biased;
-                () = self.bulk.stop.cancelled(), if stage == Stage::Counting => Ok(Stage::Stopped),
-                done = self.look(stage) => done,
-            };
-            let end = done.unwrap_or_else(|problem| {
-                tracing::warn!(problem = problem.text(), "a change of many jobs failed");
-                Stage::Failed
-            });
-            if end != Stage::Counted {
-                self.bulk.counted.lock().take();
-            }
-            if stage == Stage::Running {
-                let outcome = match end {
-                    Stage::Done => "",
-                    Stage::Stopped => " (stopped)",
-                    _ => " (failed)",
-                };
-                let Reached {
-                    changed, matched, ..
-                } = self.bulk.progress();
-                let what = self.bulk.action.change();
-                self.app
-                    .note(
-                        self.who.clone(),
-                        what,
-                        self.on(outcome),
-                        changed,
-                        Some(matched),
-                    )
-                    .await;
-            }
-            self.bulk.enter(end);
-        };
-        changing.spawn(work.in_current_span());
-    }
-
-    /// Counts the jobs, or changes those that were counted; how it ended.
-    async fn look(&self, stage: Stage) -> Result<Stage, Problem> {
-        let bulk = &self.bulk;
-        let scan = Scan::new(&self.queue, bulk.filter.clone(), None).await?;
-        let mut scan = scan.before(bulk.moment);
-        if stage == Stage::Running {
-            // Between the count and the confirmation, others may have come to match. Nobody has agreed to change those.
-            scan = scan.only(std::mem::take(&mut bulk.counted.lock().jobs));
-        }
-        while !scan.is_over() {
-            if bulk.stop.is_cancelled() {
-                return Ok(Stage::Stopped);
-            }
-            let seen = scan.step(&self.app.changing_many).await?;
-            let ids: Vec<JobId> = seen.iter().map(|seen| seen.id).collect();
-            if stage == Stage::Running {
-                for ids in ids.chunks(PIECE) {
-                    if bulk.stop.is_cancelled() {
-                        return Ok(Stage::Stopped);
-                    }
-                    let change = bulk.action.apply(&self.queue, bulk.filter.state, ids);
-                    let changed = self.app.changing_many.take(change).await?;
-                    bulk.update(|progress| progress.changed += changed);
-                }
-            } else if let Err(end) = bulk.counted.lock().reserve(ids.len()) {
-                return Ok(end);
-            }
-            bulk.update(|progress| {
-                progress.scanned = scan.scanned;
-                progress.total = scan.total();
-                if stage == Stage::Counting {
-                    progress.matched += ids.len() as u64;
-                }
-            });
-        }
-        if stage == Stage::Running {
-            return Ok(Stage::Done);
-        }
-        bulk.counted.lock().jobs = scan.into_found();
-        Ok(Stage::Counted)
-    }
-}
-
 pub(super) async fn begin_bulk(call: Call) -> Result<Reply, Problem> {
     let body: NewBulk = call.json()?;
     let filter = Filter {
@@ -643,7 +398,11 @@ pub(super) async fn stop_bulk(call: Call) -> Result<Reply, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::atomic::Ordering;
+
+    use redstart::messaging::{JobState, Queue};
+
+    use super::{counted::JOBS, *};
 
     #[test]
     fn counted_jobs_share_a_bounded_room_and_leave_it() {

@@ -219,6 +219,8 @@ where
     }
 
     /// Asks for the lease until there is one, or an answer; then loads.
+    ///
+    /// One loop, because each answer decides what the next question needs.
     async fn miss(
         &self,
         name: &Arc<str>,

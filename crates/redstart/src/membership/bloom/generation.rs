@@ -102,6 +102,24 @@ pub(super) struct Reading {
     pub(super) gone: Vec<usize>,
 }
 
+impl Reading {
+    /// Notes the answers for these elements. Those for which a layer is full are returned.
+    fn take(&mut self, chunk: Vec<usize>, flags: &str, building: Option<u32>) -> Vec<usize> {
+        let mut full = Vec::new();
+        for (index, flag) in chunk.into_iter().zip(flags.bytes()) {
+            if flag == b'-' {
+                full.push(index);
+                continue;
+            }
+            self.answers.push((index, flag == b'1'));
+            if let Some(number) = building {
+                self.building.push((number, index));
+            }
+        }
+        full
+    }
+}
+
 /// The sums over all partitions.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
@@ -382,17 +400,8 @@ impl Generation {
                                 "the reply does not match the requested elements",
                             ));
                         }
-                        let mut full = Vec::new();
-                        for (index, flag) in chunk.into_iter().zip(flags.bytes()) {
-                            if flag == b'-' {
-                                full.push(index);
-                                continue;
-                            }
-                            visit.answers.push((index, flag == b'1'));
-                            if what == "building" {
-                                visit.building.push((number, index));
-                            }
-                        }
+                        let building = (what == "building").then_some(number);
+                        let full = visit.take(chunk, &flags, building);
                         if !full.is_empty() {
                             self.grow(store, partition).await?;
                             open.push((partition, full));

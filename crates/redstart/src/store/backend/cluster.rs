@@ -6,18 +6,15 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use futures_util::{
-    future::join_all,
-    stream::{FuturesUnordered, StreamExt as _},
-};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -25,20 +22,24 @@ use crate::{
     store::{
         location::{Address, Settings},
         pool::{Node, ReplicaRead, read_replica},
-        request::{Body, BoxFuture, Failure, Request, aborted_by, array},
-        retry::{Backoff, Destination, persist},
+        request::{Body, BoxFuture, Request},
+        retry::persist,
         transport::Dial,
     },
     watch,
 };
 
+mod owner;
 mod pipeline;
+mod refresh;
 mod route;
 mod topology;
 
+use owner::{Owner, Redirect, redirect};
+use refresh::{Readings, Refreshing};
 use route::{Gather, Route, route};
 pub(in crate::store) use route::{Touched, touched};
-use topology::{Table, Topology, redirection};
+use topology::Topology;
 
 pub(crate) struct Cluster {
     seeds: Vec<Address>,
@@ -61,35 +62,9 @@ pub(crate) struct Cluster {
     redirections: [AtomicU32; COUNTERS + 1],
 }
 
-const COUNTERS: usize = 256;
-
-/// One reading of the table at a time. A caller needs one that began after it asked, and those who wait share it.
-#[derive(Default)]
-struct Readings {
-    turn: tokio::sync::Mutex<()>,
-    begun: AtomicU64,
-    /// The last one that succeeded.
-    done: AtomicU64,
-}
-
-#[derive(Default)]
-struct Refreshing {
-    task: Option<(u64, Instant)>,
-    count: u64,
-    /// Asked for again while the task ran.
-    again: bool,
-    /// The node that is likely to know the new table.
-    hint: Option<Arc<Node>>,
-}
-
-/// Pause between two readings of the table.
-const REFRESH_PAUSE: Duration = Duration::from_millis(50);
-/// A task that has not reported within this time is in a runtime that does not run.
-const REFRESH_REPORT: Duration = Duration::from_secs(10);
 /// How often the table is read because no replica answers.
 const REFRESH_MISSED: Duration = Duration::from_secs(10);
-/// How long the table is read again and again because of a master that does not answer.
-const REFRESH_FOR: Duration = Duration::from_secs(120);
+const COUNTERS: usize = 256;
 
 impl Cluster {
     /// Nothing is asked yet.
@@ -217,188 +192,6 @@ impl Cluster {
         }
     }
 
-    /// Has the table read soon, by one task for everybody. While a master does not answer, it is read again and
-    /// again, since a replica may take its place.
-    pub(crate) fn refresh_in_background(self: &Arc<Self>, hint: Option<Arc<Node>>) {
-        let now = Instant::now();
-        let mut refreshing = self.refreshing.lock();
-        if hint.is_some() {
-            refreshing.hint = hint;
-        }
-        if refreshing
-            .task
-            .is_some_and(|(_, reports_by)| now < reports_by)
-        {
-            refreshing.again = true;
-            return;
-        }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return;
-        };
-        refreshing.count += 1;
-        let number = refreshing.count;
-        refreshing.task = Some((number, now + REFRESH_REPORT));
-        drop(refreshing);
-        let task = Refresher {
-            cluster: Arc::downgrade(self),
-            number,
-        };
-        crate::task::spawn_on(&runtime, task.run());
-    }
-
-    /// Reads the slot table from the node that is likely to know, or from any node that answers: the masters, then
-    /// the seeds and the replicas.
-    async fn refresh(&self, hint: Option<Arc<Node>>, within: Duration) -> Result<()> {
-        let known = self.topology.load_full();
-        let rest = |address: &&Address| known.find(address).is_none();
-        let elsewhere: Vec<Arc<Node>> = self
-            .seeds
-            .iter()
-            .chain(known.replicas())
-            .filter(rest)
-            .map(|address| self.node(address))
-            .collect();
-        let masters = known.masters().to_vec();
-        let mut failure = None;
-        // What the hint alone told, and what others did.
-        let (mut hinted, mut second_best) = (None, None);
-        let hint: Vec<Arc<Node>> = hint.into_iter().collect();
-        for (candidates, is_hint) in [(hint, true), (masters, false), (elsewhere, false)] {
-            let best = match is_hint {
-                true => &mut hinted,
-                false => &mut second_best,
-            };
-            match self.refresh_from(candidates, within / 2, best).await {
-                Some(Ok(())) => return Ok(()),
-                // A wrong password or a wrong kind of server explains more than a node that is down.
-                Some(Err(error)) if failure.is_none() || error.is_config() => {
-                    failure = Some(error);
-                }
-                _ => {}
-            }
-            // One node alone does not decide while others have not been asked.
-            if let Some(table) = second_best.take() {
-                self.install_unless_changed(better(hinted, table), &known);
-                return Ok(());
-            }
-        }
-        if let Some(table) = hinted {
-            self.install_unless_changed(table, &known);
-            return Ok(());
-        }
-        Err(failure.unwrap_or_else(|| Error::unavailable("no node of the cluster answered")))
-    }
-
-    /// Asks these nodes at once, so that one that hangs does not hold up the others, and takes the first table. A node
-    /// that says that the cluster is down may be cut off from it and know nothing of a failover, and one with an older epoch
-    /// has not heard yet what is known here: the better of such tables is left in `second_best`, for the case that no other comes.
-    async fn refresh_from(
-        &self,
-        candidates: Vec<Arc<Node>>,
-        within: Duration,
-        second_best: &mut Option<Table>,
-    ) -> Option<Result<()>> {
-        let mut questions = Pipeline::with_capacity(2);
-        questions.cmd("CLUSTER").arg("SLOTS");
-        questions.cmd("CLUSTER").arg("INFO");
-        let within = within.max(Duration::from_millis(50));
-        let deadline = Instant::now() + within;
-        let hurry = self.settings.deadline.saturating_sub(within);
-        let questions = &questions;
-        let mut asking: FuturesUnordered<_> = candidates
-            .iter()
-            .map(|node| async move {
-                let link = node.link();
-                let request = Request::new(Body::all(questions), deadline).hurry(hurry);
-                let answer = link.attempt(request).await;
-                (
-                    node,
-                    answer.map_err(|failure| failure.into_error(|| link.place(), true)),
-                )
-            })
-            .collect();
-        let mut failure: Option<Error> = None;
-        while let Some((node, answer)) = asking.next().await {
-            let error = match answer.and_then(|answers| read_table(answers, node)) {
-                Ok(table) if table.is_empty() => Error::unavailable(format!(
-                    "{} belongs to a cluster that serves no slots",
-                    node.dial().place()
-                )),
-                Ok(table) if table.works => match self.install_newer(table) {
-                    None => return Some(Ok(())),
-                    Some(older) => {
-                        *second_best = Some(better(second_best.take(), older));
-                        continue;
-                    }
-                },
-                Ok(table) => {
-                    *second_best = Some(better(second_best.take(), table));
-                    continue;
-                }
-                Err(error) => {
-                    let plain = error
-                        .redis()
-                        .is_some_and(|e| e.to_string().contains("cluster support disabled"));
-                    if plain {
-                        Error::config(format!(
-                            "{} is not a cluster node: use redis:// for it",
-                            node.dial().place()
-                        ))
-                    } else {
-                        error
-                    }
-                }
-            };
-            if failure.is_none() || error.is_config() {
-                failure = Some(error);
-            }
-        }
-        failure.map(Err)
-    }
-
-    /// Installs a table, or gives back one that is older than what is known.
-    fn install_newer(&self, table: Table) -> Option<Table> {
-        let installing = self.installing.lock();
-        if self.topology.load().is_newer_than(&table) {
-            return Some(table);
-        }
-        self.install_in_turn(table);
-        drop(installing);
-        None
-    }
-
-    /// Installs a table although it may be older than what was known before the nodes were asked: the cluster may have been
-    /// created again. What somebody has installed meanwhile is better.
-    fn install_unless_changed(&self, table: Table, known: &Arc<Topology>) {
-        let installing = self.installing.lock();
-        if Arc::ptr_eq(&self.topology.load(), known) {
-            self.install_in_turn(table);
-        }
-        drop(installing);
-    }
-
-    /// Only for who holds `installing`.
-    fn install_in_turn(&self, table: Table) {
-        let reader = |address: &Address| self.reader(address);
-        let mut topology = Topology::new(table, |address| self.node(address), reader);
-        // Links of nodes that own slots are found there; the others are few, and those that left are dropped.
-        self.others.lock().retain(|node| {
-            node.dial()
-                .address()
-                .is_some_and(|at| self.seeds.contains(at))
-        });
-        let changed = {
-            let before = self.topology.load();
-            let changed = !before.is_same(&topology);
-            topology.version = before.version + u64::from(changed);
-            changed
-        };
-        self.topology.store(Arc::new(topology));
-        if changed {
-            self.version.send_modify(|version| *version += 1);
-        }
-    }
-
     pub(crate) async fn request(self: &Arc<Self>, request: Request<'_>) -> Result<Value> {
         let slot = match (request.slot, request.body) {
             (Some(slot), _) => Some(slot),
@@ -523,24 +316,6 @@ impl Cluster {
         (topology.masters().to_vec(), topology.version)
     }
 
-    /// Waits for a reading of the table that begins from now on, the caller's own or another's.
-    async fn read_after_now(&self, deadline: Instant) -> Result<()> {
-        let readings = &self.readings;
-        let before = readings.begun.load(Ordering::Acquire);
-        let left = deadline.saturating_duration_since(Instant::now());
-        // Who has the turn may be in a runtime that does not run.
-        let patience = Instant::now() + left / 2;
-        let _turn = timeout_at(patience, readings.turn.lock()).await.ok();
-        if readings.done.load(Ordering::Acquire) > before {
-            return Ok(());
-        }
-        let number = readings.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        let within = deadline.saturating_duration_since(Instant::now());
-        self.refresh(None, within).await?;
-        readings.done.fetch_max(number, Ordering::AcqRel);
-        Ok(())
-    }
-
     async fn everywhere(
         self: &Arc<Self>,
         request: Request<'_>,
@@ -568,27 +343,6 @@ impl Cluster {
         .await;
         let replies = whole(&request, replies)?;
         gather.split(parts.iter().map(|part| &part.positions[..]), replies)
-    }
-}
-
-/// The table that a node gave.
-fn read_table(answers: Value, node: &Node) -> Result<Table> {
-    let mut answers = array(answers)?.into_iter();
-    let table = answers.next().unwrap_or(Value::Nil).extract_error()?;
-    // A user may not be allowed to ask for this.
-    let info: String = answers
-        .next()
-        .and_then(|info| redis::from_redis_value(info).ok())
-        .unwrap_or_default();
-    Table::parse(table, &info, node.dial().address())
-}
-
-/// Of tables that are taken only if no other comes: that of a node for which the cluster works, then the one that knows more.
-fn better(one: Option<Table>, other: Table) -> Table {
-    let rank = |table: &Table| (table.works, table.epoch);
-    match one {
-        Some(one) if rank(&one) >= rank(&other) => one,
-        _ => other,
     }
 }
 
@@ -621,190 +375,9 @@ fn one_slot(pipeline: &Pipeline) -> Result<Option<u16>> {
     Ok(slot)
 }
 
-/// The owner of a slot (or any master), wherever the Cluster says that it is.
-struct Owner<'c> {
-    cluster: &'c Arc<Cluster>,
-    slot: Option<u16>,
-    last: Option<Arc<Node>>,
-    /// Where the next attempt goes because of a redirection, and whether it has to say ASKING.
-    next: Option<(Arc<Node>, bool)>,
-}
-
-impl Destination for Owner<'_> {
-    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
-        let (node, asking) = match self.next.take() {
-            Some((node, asking)) => (Some(node), asking),
-            None => match self.slot {
-                Some(slot) => (self.cluster.owner(slot), false),
-                None => (self.cluster.any(), false),
-            },
-        };
-        self.last = node;
-        let Some(node) = &self.last else {
-            return Err(Failure::NotSent(Error::unavailable(
-                "no node of the cluster owns this slot",
-            )));
-        };
-        match request.body {
-            Body::One(cmd) if asking => ask(node, request, cmd).await,
-            _ => node.link().attempt(request).await,
-        }
-    }
-
-    fn redirected(&mut self, request: &Request<'_>, error: &RedisError) -> bool {
-        let asked = self.last.as_ref().and_then(|node| node.dial().address());
-        let redirect = redirect(error, asked);
-        if let (Some(_), Some(slot)) = (&redirect, self.slot) {
-            // Before the next attempt, so that whoever compares the counts before and after a read learns of it.
-            self.cluster.count_redirection(slot);
-        }
-        match redirect {
-            Some(_) if crate::mend::is_missing("redirections are followed") => false,
-            Some(Redirect::Moved(_)) => {
-                // Without a place that can be read, the next attempt goes by the table.
-                let node = self.cluster.redirected(error, asked);
-                self.next = node.map(|node| (node, false));
-                true
-            }
-            // A pipeline cannot be asked for as a whole; it waits until the slot has moved.
-            Some(Redirect::Ask(_)) if matches!(request.body, Body::Many { .. }) => true,
-            Some(Redirect::Ask(to)) => {
-                self.next = to.map(|to| (self.cluster.node(&to), true));
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn troubled(&mut self) {
-        if !crate::mend::is_missing("the map is read after a time-out") {
-            self.cluster.refresh_in_background(None);
-        }
-    }
-
-    async fn pause(&mut self, pause: Duration) {
-        let mut version = self.cluster.watch();
-        // A new table may name another owner.
-        let _ = tokio::time::timeout(pause, version.changed()).await;
-    }
-
-    fn place(&self) -> String {
-        match &self.last {
-            Some(node) => node.dial().place(),
-            None => "the cluster".to_owned(),
-        }
-    }
-}
-
-/// ASKING holds for the one command behind it, so both go in one write.
-async fn ask(node: &Node, request: Request<'_>, cmd: &Cmd) -> Result<Value, Failure> {
-    let mut pipeline = Pipeline::with_capacity(2);
-    pipeline
-        .add_command(redis::cmd("ASKING"))
-        .add_command(cmd.clone());
-    let both = request.with(Body::all(&pipeline), None);
-    match node.link().attempt(both).await? {
-        Value::Array(mut replies) => match replies.pop() {
-            Some(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
-            Some(value) => Ok(value),
-            None => Ok(Value::Nil),
-        },
-        value => Ok(value),
-    }
-}
-
-/// Where to ask instead; `None` if that cannot be read.
-enum Redirect {
-    Moved(Option<Address>),
-    Ask(Option<Address>),
-}
-
-/// Whether the node `asked` names another one.
-fn redirect(error: &RedisError, asked: Option<&Address>) -> Option<Redirect> {
-    let aborted = aborted_by(error);
-    let error = aborted.as_ref().unwrap_or(error);
-    let to = || redirection(error.redirect_node()?.0, asked);
-    match error.kind() {
-        ErrorKind::Server(ServerErrorKind::Moved) => Some(Redirect::Moved(to())),
-        ErrorKind::Server(ServerErrorKind::Ask) => Some(Redirect::Ask(to())),
-        _ => None,
-    }
-}
-
-/// Reads the table in the background.
-struct Refresher {
-    cluster: std::sync::Weak<Cluster>,
-    number: u64,
-}
-
-impl Refresher {
-    async fn run(self) {
-        let begun = Instant::now();
-        let mut backoff = Backoff::new();
-        loop {
-            let Some(cluster) = self.cluster.upgrade() else {
-                return;
-            };
-            let hint = {
-                let mut refreshing = cluster.refreshing.lock();
-                refreshing.again = false;
-                if let Some((number, reports_by)) = &mut refreshing.task
-                    && *number == self.number
-                {
-                    *reports_by = Instant::now() + REFRESH_REPORT;
-                }
-                refreshing.hint.take()
-            };
-            let within = cluster.settings.deadline.max(Duration::from_secs(1));
-            let read = cluster
-                .refresh(hint, within.min(Duration::from_secs(4)))
-                .await;
-            if let Err(error) = &read {
-                tracing::debug!(%error, "the slot table cannot be read");
-            }
-            let troubled = read.is_err() || cluster.masters().iter().any(|node| node.is_troubled());
-            {
-                let mut refreshing = cluster.refreshing.lock();
-                let again = refreshing.again || (troubled && begun.elapsed() < REFRESH_FOR);
-                if !again {
-                    if refreshing
-                        .task
-                        .is_some_and(|(number, _)| number == self.number)
-                    {
-                        refreshing.task = None;
-                    }
-                    return;
-                }
-            }
-            drop(cluster);
-            let pause = if troubled {
-                backoff.next()
-            } else {
-                Duration::ZERO
-            };
-            tokio::time::sleep(pause.max(REFRESH_PAUSE)).await;
-        }
-    }
-}
-
-impl Drop for Refresher {
-    /// The runtime may end before the task does.
-    fn drop(&mut self) {
-        if let Some(cluster) = self.cluster.upgrade() {
-            let mut refreshing = cluster.refreshing.lock();
-            if refreshing
-                .task
-                .is_some_and(|(number, _)| number == self.number)
-            {
-                refreshing.task = None;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{topology::Table, *};
 
     const INFO: &str = "cluster_state:ok\r\ncluster_current_epoch:";
 

@@ -179,6 +179,8 @@ impl Task {
 
     /// Listens until the connection is lost or is not wanted any more. `served_since` is when all that was asked for had
     /// been answered for the first time.
+    ///
+    /// One loop, because what is planned, what is awaited and the alarm depend on each other.
     async fn serve(&self, made: Made, served_since: &mut Option<Instant>) -> Result<End> {
         let Made {
             mut connection,
