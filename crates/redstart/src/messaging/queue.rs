@@ -177,7 +177,7 @@ pub use worker::{
 /// | `events` | stream | what happened, if it is kept |
 /// | `history`, `tallies` | sorted set, hash | counters per minute and kind, if they are kept |
 /// | `cron`, `crontab`, `cron_paused` | sorted set, hash, set | next ticks; cron entries; those that are paused |
-/// | `flows`, `staged:<flow>` | sorted set, hash | large flows that are complete and being handed out; the jobs of one that is not handed out yet, with a TTL until it is complete |
+/// | `flows`, `staged:<flow>` | sorted set, hash | large flows that are being added or handed out; the jobs of one that is not handed out yet, with a TTL until it is complete |
 /// | `meta` | hash | whether paused, how many run, turns, how the workers have the queue set |
 /// | `once:…` | string | effects that were done once, with a TTL |
 /// | `enqueued:<job>`, `flow:<job>` | string | a unique job, or a step of a flow, was added by this request, with a TTL |

@@ -68,7 +68,8 @@ pub(crate) static FINISH: Script = Script::new(
 );
 pub(crate) static FLOW: Script = script!("queue.flow", "flow_jobs.lua", "flow.lua");
 pub(crate) static FLOW_CLOSE: Script = script!("queue.flow_close", "flow_close.lua");
-pub(crate) static FLOW_COMPLETE: Script = small_script!("queue.flow_complete", "flow_complete.lua");
+pub(crate) static FLOW_COMPLETE: Script =
+    script!("queue.flow_complete", "flow_jobs.lua", "flow_complete.lua");
 pub(crate) static FLOW_HEAR: Script = script!("queue.flow_hear", "flow_hear.lua");
 pub(crate) static FLOW_PUBLISH: Script =
     script!("queue.flow_publish", "flow_jobs.lua", "flow_publish.lua");
