@@ -369,7 +369,8 @@ matrix! {
             // What was sent is carried out.
             store.settle().await;
             let part = |part: &str| format!("{}:queue:{{{name}}}:{part}", backend.namespace());
-            let is_complete: u64 = store.query(redis::cmd("EXISTS").arg(part("flows"))).await?;
+            let staged = part(&format!("staged:{id}"));
+            let is_complete: u64 = store.query(redis::cmd("HEXISTS").arg(&staged).arg("")).await?;
             if is_complete == 0 && !added {
                 let counts = look.counts().await?;
                 if counts.unfinished() > 0 {
@@ -378,10 +379,22 @@ matrix! {
                 } else {
                     assert_eq!(counts.dead, 0);
                     let keys = store.scan(&part("*")).await?;
-                    ensure!(keys.iter().all(|key| key.contains(":staged:")), "{keys:?}");
-                    for key in keys {
-                        let ttl: i64 = store.query(redis::cmd("PTTL").arg(key)).await?;
+                    ensure!(keys.iter().all(|key| *key == staged || *key == part("flows")), "{keys:?}");
+                    if keys.contains(&staged) {
+                        let ttl: i64 = store.query(redis::cmd("PTTL").arg(&staged)).await?;
                         ensure!(ttl != -1, "it stays for ever");
+                        // A worker removes it when it is time for that, some at a time.
+                        store.query::<()>(redis::cmd("ZADD").arg(part("flows")).arg("XX").arg(1).arg(&id_bytes(id)?[..])).await?;
+                        let seen = Seen::default();
+                        let worker = adding(&queue, &seen).await?;
+                        let gone = eventually(LONG, async || {
+                            let mut left = redis::cmd("EXISTS");
+                            left.arg(&staged).arg(part("flows"));
+                            store.query::<u64>(&left).await.is_ok_and(|left| left == 0)
+                        });
+                        ensure!(gone.await, "what was added in part is not removed");
+                        ensure!(seen.lock().unwrap().is_empty());
+                        worker.shutdown(LONG).await?;
                     }
                     nothing += 1;
                 }

@@ -24,6 +24,9 @@ const CHUNK_BYTES: usize = 512 * 1024;
 /// How long a flow may take to be added in steps. After that, what is there of it is forgotten, or buried if it is in several
 /// queues.
 const OPEN: Duration = Duration::from_secs(60);
+/// When a large flow that was not added completely expires, if there is no worker that removes it piece by piece: a key with a
+/// million fields that expires holds up its server for a second.
+const FORGOTTEN: Duration = Duration::from_secs(600);
 /// For how long workers leave a large flow to the process that hands it out.
 const ALONE: Duration = Duration::from_secs(5);
 const MAX_DEPTH: usize = 64;
@@ -416,9 +419,9 @@ impl Queue {
     /// Adds a flow: its leaves are ready at once, and each other job when its children are over.
     ///
     /// It is added whole or not at all, whatever its size. Up to a thousand jobs are added in one step. More are sent in
-    /// several and lie where nobody takes them, for a minute at most, until the last is there; then they are handed out,
-    /// parents before their children. If this is cut off, either nothing of the flow remains, or a worker hands out the rest
-    /// of it some seconds later.
+    /// several and lie where nobody takes them until the last is there; then they are handed out, parents before their children,
+    /// the root at once. If this is cut off, either a worker removes what is there after a minute, some hundreds of jobs at a
+    /// time (without a worker it expires after ten), or a worker hands out the rest of it some seconds later.
     ///
     /// A flow whose jobs are in [several queues](Flow::queue) is added in several steps, parents first. If that is cut off
     /// half-way, the parents that are there become dead letters after a minute, and leaves that are there run. Such a
@@ -491,8 +494,11 @@ impl Queue {
             let mut call = FLOW_STAGE
                 .on(self.entity())
                 .part(&staged)
-                .arg(millis(OPEN))
-                .arg(nodes.len() - rest.len());
+                .part("flows")
+                .arg(micros(OPEN))
+                .arg(nodes.len() - rest.len())
+                .arg(millis(FORGOTTEN))
+                .arg(&flow.0[..]);
             for node in chunk {
                 let children = format!("{}:", node.children);
                 call = call.arg([children.as_bytes(), &node.bytes[..]].concat());
@@ -500,12 +506,9 @@ impl Queue {
             let _: u8 = call.idempotent().run(self.store()).await?;
             rest = after;
         }
-        let complete: u8 = FLOW_COMPLETE
-            .on(self.entity())
-            .part(&staged)
-            .part("flows")
-            .part(&format!("flow:{flow}"))
-            .arg(&self.0.channel)
+        let parts: [&str; 3] = [&staged, "flows", &format!("flow:{flow}")];
+        let complete: u8 = self
+            .call(&FLOW_COMPLETE, &parts)
             .arg(&flow.0[..])
             .arg(nodes.len())
             .arg(self.mark_millis())

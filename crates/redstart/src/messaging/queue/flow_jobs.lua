@@ -1,7 +1,13 @@
 -- Fragment: jobs of a flow. After place.lua.
 --
--- Defines  add_jobs(nodes, limit, now): adds jobs, each { number of its children, its record from byte 35 on }, parents before
+-- Defines  staged_job(text): a job of a flow as flow_stage.lua has it: { number of its children, its record from byte 35 on }
+--          add_jobs(nodes, limit, now): adds jobs, each { number of its children, its record from byte 35 on }, parents before
 --          their children: a parent waits until its children are over, or is buried at `limit`
+local function staged_job(text)
+  local colon = string.find(text, ':', 1, true)
+  return { tonumber(sub(text, 1, colon - 1)), sub(text, colon + 1) }
+end
+
 local function add_jobs(nodes, limit, now)
   local stamp = math.max(now, tonumber(redis.call('HGET', meta, 'stamp') or 0) + 1)
   local leaves, ids, in_group = {}, {}, false

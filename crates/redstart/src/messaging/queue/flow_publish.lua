@@ -1,4 +1,5 @@
--- Hands out the next jobs of a large flow that is complete, parents before their children: as many as one script should.
+-- Hands out the next jobs of a large flow that is complete, parents before their children: as many as one script should. One that
+-- is not complete in time is removed, likewise.
 --
 -- KEYS  1-16 as in place.lua  17 the flow's jobs, by number; the field '' is the next to be handed out  18 flows that are
 --       handed out, by when workers look at them
@@ -6,20 +7,34 @@
 -- Returns  how many are left
 -- After flow_jobs.lua too.
 local staged, flows = KEYS[17], KEYS[18]
-local at = tonumber(redis.call('HGET', staged, '') or -1)
-if at < 0 then
-  redis.call('ZREM', flows, ARGV[6])
-  return 0
+local at, now = tonumber(redis.call('HGET', staged, '') or -1), now()
+
+local function leave(left)
+  if left > 0 then
+    redis.call('ZADD', flows, format('%.0f', now + ARGV[7]), ARGV[6])
+  else
+    redis.call('DEL', staged)
+    redis.call('ZREM', flows, ARGV[6])
+  end
+  return left
 end
-local now, nodes, bytes = now(), {}, 0
+
+if at < 0 then
+  -- If it is being added again after all, this is not the time.
+  if tonumber(redis.call('ZSCORE', flows, ARGV[6]) or 0) > now then return 0 end
+  local some = redis.call('HRANDFIELD', staged, 500)
+  if #some > 0 then redis.call('HDEL', staged, unpack(some)) end
+  return leave(redis.call('HLEN', staged))
+end
+
+local nodes, bytes = {}, 0
 while not is_enough() and bytes < 500000 do
   local fields = {}
   for i = at, at + 9 do fields[#fields + 1] = format('%.0f', i) end
   local found = redis.call('HMGET', staged, unpack(fields))
   for _, node in ipairs(found) do
     if not node then break end
-    local children, record = string.match(node, '^(%d+):(.*)$')
-    if children then nodes[#nodes + 1] = { tonumber(children), record } end
+    nodes[#nodes + 1] = staged_job(node)
     bytes = bytes + #node
     spent = spent + 10
   end
@@ -29,11 +44,5 @@ while not is_enough() and bytes < 500000 do
 end
 add_jobs(nodes, '+inf', now)
 local left = redis.call('HLEN', staged) - 1
-if left > 0 then
-  redis.call('HSET', staged, '', at)
-  redis.call('ZADD', flows, format('%.0f', now + ARGV[7]), ARGV[6])
-else
-  redis.call('DEL', staged)
-  redis.call('ZREM', flows, ARGV[6])
-end
-return left
+if left > 0 then redis.call('HSET', staged, '', at) end
+return leave(left)

@@ -36,6 +36,15 @@ local args = setting(1000000, 0, 0, '', 'key', 1, 0, 'keep', 60000)
 for i = 1, 100 do args[#args + 1] = job_body('new-' .. string.format('%012d', i), 1, extra('u', 'key')) end
 return queue('mark', 'timed'), args
 
+-- [queue.enqueue_one] A worker that seemed to wait has died, and so have some others.
+hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
+local waits = string.rep('w', 64)
+for i = 2, 50 do call('ZADD', 'idle', i, string.rep('d', 32) .. i) end
+call('ZADD', 'idle', 1, waits)
+call('ZADD', 'workers', FUTURE, waits)
+call('HSET', 'running', '', '1 10 30000000')
+return { 'jobs', 'ready', 'idle', 'events', 'meta', 'workers', 'running' }, { 'channel', 1000, job_body(job_id(0)), waits }
+
 -- [queue.enqueue_plain] 100 jobs.
 hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
 lfill('ready', job_id)
@@ -104,9 +113,9 @@ for i = 1, 100 do args[#args + 1] = job_id(i) end
 return queue(), args
 
 -- [queue.flow_complete] A flow of thousands.
-hfill('staged', '0:')
+hfill('staged', function(i) return '0:' .. job_body(job_id(i)) end, function(i) return text(i - 1) end)
 zfill('flows', FUTURE, job_id)
-return { 'staged', 'flows', 'mark' }, { 'channel', job_id(1), N, 60000, 5000000 }
+return queue('staged', 'flows', 'mark'), setting(job_id(1), N, 60000, 5000000)
 
 -- [queue.flow_publish] at most 2500: leaves of a flow of thousands that have a group each, of which it hands out some.
 hfill('staged', function(i) return '0:' .. job_body(job_id(i), 64, extra('p', job_id(1) .. 'f' .. i) .. extra('g', name(i))) end, function(i) return text(i - 1) end)
@@ -116,9 +125,10 @@ return queue('staged', 'flows'), setting(job_id(1), 5000000)
 
 -- [queue.flow_stage] at most 1000: 300 jobs of a flow of thousands.
 hfill('staged', '0:')
-local args = { 60000, N }
+zfill('flows', FUTURE, job_id)
+local args = { 60000000, N, 600000, job_id(1) }
 for i = 1, 300 do args[#args + 1] = '0:' .. job_body(job_id(i)) end
-return { 'staged' }, args
+return { 'staged', 'flows' }, args
 
 -- [queue.flow_hear] A parent hears of the last of its children in other queues, which fails it.
 call('HSET', 'jobs', job_id(1), job(job_id(1), 'w', PAST, 64, extra('n', '100')))

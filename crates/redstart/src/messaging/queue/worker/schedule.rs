@@ -82,9 +82,13 @@ impl Shared {
         let ((), ticked) = tokio::join!(telling, self.queue.tick(now, ticks));
         ticked?;
         // The rest of them at the next looks, which come at once: what is due does not wait for a large flow.
+        let mut handed_out = Ok(0);
         for flow in flows.iter().filter_map(|id| JobId::read(id)) {
-            self.queue.hand_out(flow, Duration::ZERO).await?;
+            // One that cannot be handed out holds up no other.
+            let left = self.queue.hand_out(flow, Duration::ZERO).await;
+            handed_out = handed_out.and(left);
         }
+        handed_out?;
         Ok(wait)
     }
 
