@@ -368,14 +368,26 @@ impl Store {
 
     /// All keys that match a glob pattern, found by SCAN without blocking the server, on every node.
     ///
-    /// A key that exists all the time is found; one that comes or goes meanwhile may or may not be.
+    /// A key that exists all the time is found, unless its slot moves more than once meanwhile; one that comes or goes may or may
+    /// not be. If slots of a Cluster move, all nodes are read twice.
     ///
     /// # Errors
     ///
     /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
     /// ask each node.
     pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
-        let found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
+        let nodes = self.scanned_nodes().await?;
+        let before = (self.slots_version(), self.own_slots(&nodes).await);
+        let mut found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
+        let nodes = self.scanned_nodes().await?;
+        let after = (self.slots_version(), self.own_slots(&nodes).await);
+        let moves = |slots: &Option<Vec<String>>| slots.iter().flatten().any(|own| is_moving(own));
+        if before != after || moves(&after.1) {
+            // A key may have moved to a node that was read before it came. There it is found now.
+            found.extend(self.scan_bytes(pattern, usize::MAX, None).await?.keys);
+            found.sort_unstable();
+            found.dedup();
+        }
         let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
         found.into_iter().map(text).collect()
     }
@@ -554,7 +566,10 @@ impl Store {
             let mut lines = text.lines();
             let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
             let slots = match node {
-                Some(node) => self.settled_slots(node).await?,
+                Some(node) => {
+                    let own = self.own_slots_of(node).await?;
+                    Some(own).filter(|own| !is_moving(own))?
+                }
                 None => String::new(),
             };
             processes.push((id.to_owned(), slots));
@@ -562,8 +577,18 @@ impl Store {
         Some((version, processes))
     }
 
-    /// The slots of a node of a Cluster; `None` while one of them moves to or from it, or if it does not say.
-    async fn settled_slots(&self, node: &Arc<Node>) -> Option<String> {
+    /// The slots of each of these nodes by its own word, as CLUSTER NODES shows them; `None` if one does not say. Both ends of a
+    /// move know of its end at once, and the node that gives the slot table may hear of it later.
+    pub(super) async fn own_slots(&self, nodes: &[Option<Arc<Node>>]) -> Option<Vec<String>> {
+        let asked = nodes.iter().map(async |node| match node {
+            Some(node) => self.own_slots_of(node).await,
+            None => Some(String::new()),
+        });
+        let told = futures_util::future::join_all(asked).await;
+        told.into_iter().collect()
+    }
+
+    async fn own_slots_of(&self, node: &Arc<Node>) -> Option<String> {
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("NODES");
         let reply = self.ask_node(Some(node), &cmd).await.ok()?;
@@ -574,9 +599,7 @@ impl Store {
             let flags = row.clone().nth(2);
             flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
         })?;
-        let slots = own.nth(8).unwrap_or_default();
-        // A node shows the moves of its own slots: `[slot->-node]` or `[slot-<-node]`.
-        (!slots.contains('[')).then(|| slots.to_owned())
+        Some(own.nth(8).unwrap_or_default().to_owned())
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.
@@ -788,6 +811,11 @@ pub struct Health {
 }
 
 /// Any command of redis-rs runs on a store beside the patterns.
+/// A node shows the moves of its own slots among them: `[slot->-node]` or `[slot-<-node]`.
+fn is_moving(own_slots: &str) -> bool {
+    own_slots.contains('[')
+}
+
 impl ConnectionLike for Store {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(async move {
