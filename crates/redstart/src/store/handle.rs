@@ -377,12 +377,11 @@ impl Store {
     /// ask each node.
     pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
         let nodes = self.scanned_nodes().await?;
-        let before = (self.slots_version(), self.own_slots(&nodes).await);
+        let before = self.all_slots(&nodes).await;
         let mut found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
         let nodes = self.scanned_nodes().await?;
-        let after = (self.slots_version(), self.own_slots(&nodes).await);
-        let moves = |slots: &Option<Vec<String>>| slots.iter().flatten().any(|own| is_moving(own));
-        if before != after || moves(&after.1) {
+        let after = self.all_slots(&nodes).await;
+        if before != after || after.1.iter().flatten().any(|own| is_moving(own)) {
             // A key may have moved to a node that was read before it came. There it is found now.
             found.extend(self.scan_bytes(pattern, usize::MAX, None).await?.keys);
             found.sort_unstable();
@@ -565,33 +564,22 @@ impl Store {
             let text: String = redis::from_redis_value(reply).ok()?;
             let mut lines = text.lines();
             let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
-            let slots = match node {
-                Some(node) => {
-                    let own = self.own_slots_of(node).await?;
-                    Some(own).filter(|own| !is_moving(own))?
-                }
-                None => String::new(),
-            };
+            let slots = self.own_slots(node.as_ref()).await;
+            let slots = slots.filter(|own| !is_moving(own))?;
             processes.push((id.to_owned(), slots));
         }
         Some((version, processes))
     }
 
-    /// The slots of each of these nodes by its own word, as CLUSTER NODES shows them; `None` if one does not say. Both ends of a
-    /// move know of its end at once, and the node that gives the slot table may hear of it later.
-    pub(super) async fn own_slots(&self, nodes: &[Option<Arc<Node>>]) -> Option<Vec<String>> {
-        let asked = nodes.iter().map(async |node| match node {
-            Some(node) => self.own_slots_of(node).await,
-            None => Some(String::new()),
-        });
-        let told = futures_util::future::join_all(asked).await;
-        told.into_iter().collect()
-    }
-
-    async fn own_slots_of(&self, node: &Arc<Node>) -> Option<String> {
+    /// The slots of a node by its own word, as CLUSTER NODES shows them; `None` if it does not say. Both ends of a move know of
+    /// its end at once, and the node that gives the slot table may hear of it later. Without a Cluster there are none.
+    pub(super) async fn own_slots(&self, node: Option<&Arc<Node>>) -> Option<String> {
+        if node.is_none() {
+            return Some(String::new());
+        }
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("NODES");
-        let reply = self.ask_node(Some(node), &cmd).await.ok()?;
+        let reply = self.ask_node(node, &cmd).await.ok()?;
         let text: String = redis::from_redis_value(reply).ok()?;
         // Id, address, flags, master, two times, epoch, state of the link, slots.
         let mut rows = text.lines().map(|line| line.splitn(9, ' '));
@@ -600,6 +588,13 @@ impl Store {
             flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
         })?;
         Some(own.nth(8).unwrap_or_default().to_owned())
+    }
+
+    /// Which slots the nodes have, by the table and by their own word.
+    async fn all_slots(&self, nodes: &[Option<Arc<Node>>]) -> (u64, Vec<Option<String>>) {
+        let own = nodes.iter().map(|node| self.own_slots(node.as_ref()));
+        let own = futures_util::future::join_all(own).await;
+        (self.slots_version(), own)
     }
 
     /// What goes wrong on purpose, and the engine, if there is one.

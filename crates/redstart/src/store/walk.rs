@@ -34,8 +34,8 @@ struct Place {
     nodes: Vec<Option<Arc<Node>>>,
     /// The slot table of this round: a key that moves to a node that was read before would be missed.
     version: u64,
-    /// The slots of each node by its own word when the round began: the table may be of a node that hears of a move later.
-    owned: Option<Vec<Vec<String>>>,
+    /// The slots of each node by its own word before it was read: the table may be of a node that hears of a move later.
+    owned: Vec<Slots>,
     node: usize,
     cursor: u64,
 }
@@ -48,6 +48,9 @@ impl std::fmt::Debug for Place {
             .finish_non_exhaustive()
     }
 }
+
+/// The slots that a node says it has, without those that are about to come or to go; `None` if it does not say.
+type Slots = Option<Vec<String>>;
 
 /// A part of a [`Walk`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,9 +181,6 @@ impl Walk {
             place = now;
         }
         let is_first = place.node == 0 && place.cursor == 0;
-        if is_first {
-            place.owned = self.owned(&place.nodes).await;
-        }
         let mut keys = Vec::new();
         let count = at_most.clamp(10, PAGE);
         // A server's table may be half empty.
@@ -194,6 +194,9 @@ impl Walk {
             let Some(node) = place.nodes.get(place.node) else {
                 break;
             };
+            if place.owned.len() == place.node {
+                place.owned.push(self.owned_by(node).await);
+            }
             let reply = self.store.ask_node(node.as_ref(), &scan).await?;
             let (next, found): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
             keys.extend(found);
@@ -209,7 +212,9 @@ impl Walk {
         if is_last {
             // A slot may have moved during this part, to a node that was read before.
             let now = self.beginning().await?;
-            if !now.is_of_round(&place) || self.owned(&place.nodes).await != place.owned {
+            let owned = place.nodes.iter().map(|node| self.owned_by(node));
+            let owned = futures_util::future::join_all(owned).await;
+            if !now.is_of_round(&place) || owned != place.owned {
                 (place, is_last) = (now, false);
             }
         }
@@ -234,14 +239,10 @@ impl Walk {
         })
     }
 
-    /// The slots of each node by its own word, without those that are about to come or to go.
-    async fn owned(&self, nodes: &[Option<Arc<Node>>]) -> Option<Vec<Vec<String>>> {
-        let slots = self.store.own_slots(nodes).await?;
-        let settled = |own: String| {
-            let words = own.split(' ').filter(|word| !word.starts_with('['));
-            words.map(str::to_owned).collect()
-        };
-        Some(slots.into_iter().map(settled).collect())
+    async fn owned_by(&self, node: &Option<Arc<Node>>) -> Slots {
+        let own = self.store.own_slots(node.as_ref()).await?;
+        let words = own.split(' ').filter(|word| !word.starts_with('['));
+        Some(words.map(str::to_owned).collect())
     }
 }
 
