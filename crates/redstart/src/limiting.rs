@@ -40,6 +40,9 @@
 //! A changed quota starts with fresh state: for one period a subject may get the old quota and the new one. So does a subject whose state
 //! the server evicted, and one that is checked [under another quota](Limiter::with_quota).
 //!
+//! The counters of a fixed window and of a sliding counter do not tell grants apart: a refund of a grant from before a
+//! [reset](Limiter::reset), or from before the server lost the key, gives back what others have taken since, in the same window.
+//!
 //! # Keys
 //!
 //! `<namespace>:limiter.<name>:{<subject>}:<quota>` for the first limit and

@@ -13,11 +13,12 @@
 //!
 //! # Keys
 //!
-//! One string with the count and the end of its window, at which it expires.
+//! One string with the count. It expires at the end of its window.
 //!
 //! # Round trips
 //!
-//! One script: TIME, GET and SET for an admitted request, TIME and GET for a refused one.
+//! One script: GET, PTTL, INCRBY and PEXPIRETIME for an admitted request, GET and PTTL for a refused one; for the first of a window
+//! GET, PTTL, TIME and SET.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -44,17 +45,13 @@ use crate::{
 pub(super) static CHECK: Script = Script::new(
     "fixed_window.check",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fixed_window/rule.lua"),
         include_str!("fixed_window/check.lua")
     ),
 );
 pub(super) static REFUND: Script = Script::new(
     "fixed_window.refund",
-    concat!(
-        include_str!("../script/now.lua"),
-        include_str!("fixed_window/refund.lua")
-    ),
+    include_str!("fixed_window/refund.lua"),
 );
 
 pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {

@@ -15,7 +15,8 @@ use crate::{
 
 impl Limiter {
     /// Gives back what a grant took, as far as it still counts, and says how much that was (of the limit that got least).
-    /// It never lifts a limit above its capacity.
+    /// It never lifts a limit above its capacity. Drop grants from before a [reset](Self::reset) instead: see the
+    /// [limits](super#limits).
     ///
     /// # Errors
     ///

@@ -54,7 +54,6 @@ pub(super) static HOLDER: Script = Script::new(
 pub(super) static REDEEM: Script = Script::new(
     "fair.redeem",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("mutex/redeem.lua")
     ),

@@ -27,7 +27,6 @@ pub use observer::LeaderObserver;
 pub(super) static CAMPAIGN: Script = Script::new(
     "leader.campaign",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("leader/campaign.lua")
     ),
@@ -37,7 +36,6 @@ pub(super) static RESIGN: Script = Script::new("leader.resign", include_str!("le
 pub(super) static REDEEM: Script = Script::new(
     "leader.redeem",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("leader/redeem.lua")
     ),

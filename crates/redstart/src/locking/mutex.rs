@@ -22,7 +22,6 @@ mod many;
 pub(super) static ACQUIRE: Script = Script::new(
     "mutex.acquire",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("mutex/acquire.lua")
     ),
@@ -32,7 +31,6 @@ pub(super) static RELEASE: Script = Script::new("mutex.release", include_str!("m
 pub(super) static REDEEM: Script = Script::new(
     "mutex.redeem",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("mutex/redeem.lua")
     ),

@@ -32,7 +32,6 @@ const MAX_SERVERS: usize = 31;
 pub(super) static ACQUIRE: Script = Script::new(
     "redlock.acquire",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("redlock/acquire.lua")
     ),
@@ -48,7 +47,6 @@ pub(super) static RELEASE: Script =
 pub(super) static REDEEM: Script = Script::new(
     "redlock.redeem",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("mutex/redeem.lua")
     ),

@@ -83,7 +83,6 @@ pub(super) static REDEEM_READ: Script = Script::new(
 pub(super) static REDEEM_WRITE: Script = Script::new(
     "rw.redeem_write",
     concat!(
-        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("mutex/redeem.lua")
     ),

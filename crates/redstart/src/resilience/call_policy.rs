@@ -154,7 +154,8 @@ pub enum PolicyError<E> {
     Failed(E),
     /// The last attempt, or the whole, took too long.
     TimedOut,
-    /// All places of the bulkhead are taken: nothing was called.
+    /// All places of the bulkhead are taken: nothing was called. A call that was made and failed, and finds no place when it is
+    /// repeated, has failed.
     Full,
     /// The circuit is open: the last attempt was not made.
     Open {
@@ -229,32 +230,37 @@ impl CallPolicy {
         let deadline = self.0.settings.deadline;
         let until = deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let mut attempt = 1;
+        // How the attempt before ended.
+        let mut before = None;
         loop {
             let ended = self.attempt(&call, &is_failure, until).await;
             let result = match ended {
                 Ended::Done(result) => return result.map_err(PolicyError::Failed),
-                Ended::Refused(error) => return Err(error),
+                Ended::Refused(error) => {
+                    return match (error, before) {
+                        // Something was called: that there is no place for another attempt is not what became of it.
+                        (PolicyError::Full, Some(result)) => failed(result),
+                        (error, _) => Err(error),
+                    };
+                }
                 Ended::TooLate => return Err(too_late()),
                 Ended::Failed(result) => result,
             };
-            let last = || match result {
-                Some(result) => result.map_err(PolicyError::Failed),
-                None => Err(PolicyError::TimedOut),
-            };
             let Some(plan) = &self.0.settings.retry else {
-                return last();
+                return failed(result);
             };
             if attempt >= plan.attempts.get() {
-                return last();
+                return failed(result);
             }
             if !self.0.budget.pay() {
                 observe::event("policy.budget_empty");
-                return last();
+                return failed(result);
             }
             observe::event("policy.retried");
             if in_time(until, sleep(plan.pause(attempt))).await.is_none() {
                 return Err(too_late());
             }
+            before = Some(result);
             attempt += 1;
         }
     }
@@ -382,6 +388,14 @@ async fn in_time<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Op
     match until {
         None => Some(work.await),
         Some(until) => timeout_at(until, work).await.ok(),
+    }
+}
+
+/// What a caller gets of an attempt that failed; `None` if it took too long.
+fn failed<T, E>(result: Option<Result<T, E>>) -> Result<T, PolicyError<E>> {
+    match result {
+        Some(result) => result.map_err(PolicyError::Failed),
+        None => Err(PolicyError::TimedOut),
     }
 }
 

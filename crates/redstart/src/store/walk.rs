@@ -13,7 +13,8 @@ const PAGE: usize = 500;
 /// Goes through all keys that match a pattern, a part at a time, and begins again after the last one. Made by [`Store::walk`].
 ///
 /// A key that exists during a whole round is seen in it, unless a server is restarted or replaced meanwhile. Where a slot of a
-/// Cluster has got another owner, also during its last part, the round begins again; while a slot is being moved, its keys may be missed.
+/// Cluster has got another owner by the word of the nodes that are read, also during the last part, the round begins again; while a
+/// slot is being moved, its keys may be missed, and so may those that a new node has got until the slot table names it.
 /// A key may be seen more than once. On a Cluster one node is read after the other.
 ///
 /// # Cancel safety
@@ -33,6 +34,8 @@ struct Place {
     nodes: Vec<Option<Arc<Node>>>,
     /// The slot table of this round: a key that moves to a node that was read before would be missed.
     version: u64,
+    /// The slots of each node by its own word before it was read: the table may be of a node that hears of a move later.
+    owned: Vec<Slots>,
     node: usize,
     cursor: u64,
 }
@@ -45,6 +48,9 @@ impl std::fmt::Debug for Place {
             .finish_non_exhaustive()
     }
 }
+
+/// The slots that a node says it has, without those that are about to come or to go; `None` if it does not say.
+type Slots = Option<Vec<String>>;
 
 /// A part of a [`Walk`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,6 +194,9 @@ impl Walk {
             let Some(node) = place.nodes.get(place.node) else {
                 break;
             };
+            if place.owned.len() == place.node {
+                place.owned.push(self.owned_by(node).await);
+            }
             let reply = self.store.ask_node(node.as_ref(), &scan).await?;
             let (next, found): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
             keys.extend(found);
@@ -203,7 +212,9 @@ impl Walk {
         if is_last {
             // A slot may have moved during this part, to a node that was read before.
             let now = self.beginning().await?;
-            if !now.is_of_round(&place) {
+            let owned = place.nodes.iter().map(|node| self.owned_by(node));
+            let owned = futures_util::future::join_all(owned).await;
+            if !now.is_of_round(&place) || owned != place.owned {
                 (place, is_last) = (now, false);
             }
         }
@@ -227,6 +238,12 @@ impl Walk {
             ..Place::default()
         })
     }
+
+    async fn owned_by(&self, node: &Option<Arc<Node>>) -> Slots {
+        let own = self.store.own_slots(node.as_ref()).await?;
+        let words = own.split(' ').filter(|word| !word.starts_with('['));
+        Some(words.map(str::to_owned).collect())
+    }
 }
 
 impl Place {
@@ -243,4 +260,108 @@ fn same(one: &[Option<Arc<Node>>], other: &[Option<Arc<Node>>]) -> bool {
             (None, None) => true,
             _ => false,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// Two nodes. The key of the second one moves to the first when that has been read, and the slot table that both tell is
+    /// that of a node which never hears of it.
+    #[derive(Default)]
+    struct Nodes {
+        ports: [u16; 2],
+        has_moved: bool,
+    }
+
+    impl Nodes {
+        fn answer(&mut self, node: usize, words: &[&str]) -> String {
+            let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+            match words {
+                ["CLUSTER", "SLOTS"] => {
+                    let row = |from: u16, to: u16, port| {
+                        format!("*3\r\n:{from}\r\n:{to}\r\n*2\r\n$0\r\n\r\n:{port}\r\n")
+                    };
+                    let [first, second] = self.ports;
+                    format!("*2\r\n{}{}", row(0, 8191, first), row(8192, 16_383, second))
+                }
+                ["CLUSTER", "INFO"] => bulk("cluster_state:ok\r\ncluster_current_epoch:3"),
+                ["CLUSTER", "NODES"] => {
+                    let slots = match (node, self.has_moved) {
+                        (0, false) => "0-8191",
+                        (0, true) => "0-8192",
+                        (_, false) => "8192-16383",
+                        (_, true) => "8193-16383",
+                    };
+                    let other = "other 127.0.0.1:1@2 slave,fail first 0 0 1 connected\n";
+                    let own = format!("me 127.0.0.1:1@2 myself,master - 0 0 1 connected {slots}\n");
+                    bulk(&format!("{other}{own}"))
+                }
+                ["SCAN", ..] => {
+                    let has = (node == 0) == self.has_moved;
+                    self.has_moved |= node == 0;
+                    let keys = if has { "*1\r\n$1\r\nk\r\n" } else { "*0\r\n" };
+                    format!("*2\r\n$1\r\n0\r\n{keys}")
+                }
+                _ => "+OK\r\n".to_owned(),
+            }
+        }
+    }
+
+    async fn serve(nodes: Arc<Mutex<Nodes>>, node: usize, mut peer: TcpStream) {
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = peer.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            // A request begins with the number of its words, and comes in one piece.
+            let mut answers = String::new();
+            for request in text.split('*').skip(1) {
+                let words: Vec<&str> = request.split("\r\n").skip(2).step_by(2).collect();
+                answers += &nodes.lock().answer(node, &words);
+            }
+            if peer.write_all(answers.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn cluster() -> Result<Store> {
+        let nodes = Arc::new(Mutex::new(Nodes::default()));
+        for node in 0..2 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            nodes.lock().ports[node] = listener.local_addr().unwrap().port();
+            let nodes = nodes.clone();
+            tokio::spawn(async move {
+                while let Ok((peer, _)) = listener.accept().await {
+                    tokio::spawn(serve(nodes.clone(), node, peer));
+                }
+            });
+        }
+        let port = nodes.lock().ports[0];
+        Store::connect(&format!("redis+cluster://127.0.0.1:{port}")).await
+    }
+
+    #[tokio::test]
+    async fn a_round_does_not_end_while_the_slot_table_is_of_a_node_that_has_not_heard_of_a_move()
+    -> Result<()> {
+        let mut walk = cluster().await?.walk("k");
+        let part = walk.next(10).await?;
+        assert!(part.keys.is_empty(), "the key moved too early");
+        assert!(part.is_first && !part.is_last);
+        let part = walk.next(10).await?;
+        assert_eq!(part.keys, [b"k"]);
+        assert!(part.is_first && part.is_last);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_scan_finds_a_key_that_moves_to_a_node_that_was_read() -> Result<()> {
+        assert_eq!(cluster().await?.scan("k").await?, ["k"]);
+        Ok(())
+    }
 }

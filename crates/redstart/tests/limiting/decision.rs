@@ -40,6 +40,27 @@ matrix! {
         Ok(())
     }
 
+    /// Somebody took the TTL of the counter away, or the clock was set back since the window began.
+    async fn a_counter_of_a_window_has_the_end_of_the_window(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limiter = Way::FixedWindow.limiter(&store, backend.namespace(), 10, LONG).build()?;
+        let longest = u64::try_from(LONG.as_millis())?;
+        let mut late = redis::cmd("PEXPIRE");
+        for (command, left) in [(&mut redis::cmd("PERSIST"), None), (&mut late, Some(3 * longest))] {
+            assert!(limiter.check("u", 4).await?.is_allowed());
+            let (key, ..) = stored(&store, backend.namespace()).await?.pop().unwrap();
+            store.query::<()>(command.arg(&key).arg(left)).await?;
+            let grant = limiter.check("u", 10).await?.allowed().expect("another window has begun");
+            assert!(grant.snapshot().reset_after <= LONG);
+            let left: u64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+            assert!(left <= longest, "{left}");
+            assert!(!limiter.check("u", 1).await?.is_allowed());
+            assert_eq!(limiter.refund(grant).await?, 10);
+            limiter.reset("u").await?;
+        }
+        Ok(())
+    }
+
     async fn a_refused_check_leaves_the_stored_bytes_identical(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for way in Way::ALL {

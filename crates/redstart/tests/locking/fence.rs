@@ -1,4 +1,4 @@
-use redstart::locking::{FenceToken, FencedValues, FencedWrite};
+use redstart::locking::{FenceToken, FencedValues, FencedWrite, Mutex};
 use redstart_testkit::{Backend, matrix};
 use tokio::task::JoinSet;
 
@@ -30,6 +30,35 @@ matrix! {
         );
         assert_eq!(fenced.highest("x").await?, Some(token(1_700_000_000_000_001)));
         assert!(fenced.set("", "v", token(1)).await.unwrap_err().is_config());
+        Ok(())
+    }
+
+    /// A token of another length, of another program, or from a server whose clock is ahead.
+    async fn tokens_rise_whatever_the_counter_holds(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let mutex = Mutex::new(&store, backend.namespace(), "m")?;
+        let counter = format!("{}:mutex:{{m}}:fence", backend.namespace());
+        let now = u64::try_from(store.time().await?.as_micros())?;
+        let ahead = now + 3_600_000_000;
+        let highest = 9_007_199_254_740_000;
+        for (held, least, most) in [
+            ("5".to_owned(), now, ahead),
+            ("0".repeat(17), now, ahead),
+            ("x".repeat(16), now, ahead),
+            ((now - 1).to_string(), now, ahead),
+            (ahead.to_string(), ahead + 1, ahead + 1),
+            (highest.to_string(), highest + 1, highest + 1),
+        ] {
+            store.query::<()>(redis::cmd("SET").arg(&counter).arg(&held)).await?;
+            let guard = mutex.try_lock().await?.expect("it is free");
+            let token = guard.fence().get();
+            assert!((least..=most).contains(&token), "{held}: {token}");
+            assert_eq!(store.query::<u64>(redis::cmd("GET").arg(&counter)).await?, token);
+            guard.release().await?;
+            let guard = mutex.try_lock().await?.expect("it is free");
+            assert!(guard.fence().get() > token, "{held}");
+            guard.release().await?;
+        }
         Ok(())
     }
 

@@ -149,6 +149,29 @@ async fn the_bulkhead_has_so_many_places_and_no_more() {
     assert!(ended.iter().all(Result::is_ok));
 }
 
+/// It was carried out once, perhaps: "nothing was called" would invite to do it again.
+#[tokio::test(start_paused = true)]
+async fn a_failed_call_without_a_place_for_its_repetition_has_failed() {
+    for wait in [Duration::ZERO, MS] {
+        let policy = CallPolicy::builder()
+            .bulkhead(NonZeroUsize::MIN, wait)
+            .retry(plan(2))
+            .timeout(300 * MS)
+            .build();
+        let failing = policy.call(async || Err::<(), _>("no"));
+        let slow = async {
+            // While the first one rests before its second attempt.
+            sleep(MS).await;
+            policy
+                .call(async || std::future::pending::<Result<(), ()>>().await)
+                .await
+        };
+        let (failed, slow) = tokio::join!(failing, slow);
+        assert_eq!(failed, Err(PolicyError::Failed("no")), "{wait:?}");
+        assert_eq!(slow, Err(PolicyError::TimedOut), "{wait:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_breaker_hears_of_failures_and_timeouts_and_then_refuses() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;

@@ -410,10 +410,52 @@ impl RawRun<'_> {
         call.arg(0).run(self.store).await
     }
 
+    async fn finish(&self) -> redstart::Result<u32> {
+        let call = Self::script("idempotency.finish").on(&self.entity).key();
+        let call = call.arg(self.token).arg("f").arg(self.token).arg(60_000);
+        call.run(self.store).await
+    }
+
     async fn release(&self) -> redstart::Result<u32> {
         let call = Self::script("idempotency.release").on(&self.entity).key();
         call.arg(self.token).arg(60_000).run(self.store).await
     }
+}
+
+/// The mark of a third run keeps the key for longer than the result of the second one.
+#[tokio::test]
+async fn a_record_that_is_over_takes_no_result_away() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let entity = redstart::key::Keys::named("over", "idempotency", "pay")?.entity("a")?;
+    let run = |token| RawRun {
+        store: &store,
+        entity: entity.clone(),
+        token,
+    };
+    for is_over in [false, true] {
+        assert_eq!(run("second").begin().await?, ["started"]);
+        assert_eq!(run("second").finish().await?, 1);
+        store.advance(Duration::from_secs(30))?;
+        assert_eq!(run("third").release().await?, 0);
+        if is_over {
+            store.advance(Duration::from_secs(45))?;
+        }
+        // The first run has lost the key, or carries its work out without one because the store was down.
+        assert_eq!(run("first").finish().await?, u32::from(is_over));
+        let of = if is_over { "first" } else { "second" };
+        assert_eq!(run("fourth").begin().await?, ["replay", of]);
+        // A late claim of the third run finds its mark, or a result that lasts longer than the mark would.
+        let late = if is_over {
+            vec!["replay", of]
+        } else {
+            vec!["void"]
+        };
+        assert_eq!(run("third").begin().await?, late);
+        store.advance(Duration::from_secs(120))?;
+        let exists: u32 = store.query(redis::cmd("EXISTS").arg(entity.key())).await?;
+        assert_eq!(exists, 0, "nothing stays");
+    }
+    Ok(())
 }
 
 /// A poller whose work ends well before it begins, for hours.

@@ -22,7 +22,11 @@ local rules = {
     return 0, debt, function() return exact_take(key, cost, rate, debt, second, tick) end
   end,
   ledger = ledger_bucket,
-  fixed = fixed_window,
+  fixed = function(key, cost, limit, window)
+    local wait, used, left = fixed_look(key, cost, limit, window)
+    if wait > 0 then return wait, used, nil, left end
+    return 0, used, function() return fixed_take(key, cost, window, left) end, left
+  end,
   log = sliding_window,
   counter = sliding_counter,
 }

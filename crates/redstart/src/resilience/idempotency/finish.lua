@@ -6,11 +6,12 @@
 --          3  result
 --          4  ms to keep it
 -- Returns  1, or 0 if another run has the request
-local found = redis.call('HMGET', KEYS[1], 't', 'l')
--- A record that is gone (evicted, or its time was over) belongs to nobody: the result is written anyway.
-if found[1] and found[1] ~= ARGV[1] then return 0 end
-local last = found[2]
-if last and tonumber(last) <= now() / 1000 + ARGV[4] then
+local found = redis.call('HMGET', KEYS[1], 't', 'l', 'x')
+local token, last, over = unpack(found, 1, 3)
+local time = now() / 1000
+-- A record that is gone (evicted, or its time is over) belongs to nobody: the result is written anyway.
+if token and token ~= ARGV[1] and not (over and tonumber(over) <= time) then return 0 end
+if last and tonumber(last) <= time + ARGV[4] then
   -- Claims that arrive late get the result for as long as the marks of runs that were called off would last.
   last = false
 end

@@ -14,14 +14,25 @@ use crate::{
 impl Store {
     /// All keys that match a glob pattern, found by SCAN without blocking the server, on every node.
     ///
-    /// A key that exists all the time is found; one that comes or goes meanwhile may or may not be.
+    /// A key that exists all the time is found, unless its slot moves more than once meanwhile; one that comes or goes may or may
+    /// not be. If slots of a Cluster move, all nodes are read twice.
     ///
     /// # Errors
     ///
     /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a store made from a `ClusterConnection` of redis-rs, which cannot
     /// ask each node.
     pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
-        let found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
+        let nodes = self.scanned_nodes().await?;
+        let before = self.all_slots(&nodes).await;
+        let mut found = self.scan_bytes(pattern, usize::MAX, None).await?.keys;
+        let nodes = self.scanned_nodes().await?;
+        let after = self.all_slots(&nodes).await;
+        if before != after || after.1.iter().flatten().any(|own| is_moving(own)) {
+            // A key may have moved to a node that was read before it came. There it is found now.
+            found.extend(self.scan_bytes(pattern, usize::MAX, None).await?.keys);
+            found.sort_unstable();
+            found.dedup();
+        }
         let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
         found.into_iter().map(text).collect()
     }
@@ -195,20 +206,22 @@ impl Store {
             let text: String = redis::from_redis_value(reply).ok()?;
             let mut lines = text.lines();
             let id = lines.find_map(|line| line.strip_prefix("run_id:"))?;
-            let slots = match node {
-                Some(node) => self.settled_slots(node).await?,
-                None => String::new(),
-            };
+            let slots = self.own_slots(node.as_ref()).await;
+            let slots = slots.filter(|own| !is_moving(own))?;
             processes.push((id.to_owned(), slots));
         }
         Some((version, processes))
     }
 
-    /// The slots of a node of a Cluster; `None` while one of them moves to or from it, or if it does not say.
-    async fn settled_slots(&self, node: &Arc<Node>) -> Option<String> {
+    /// The slots of a node by its own word, as CLUSTER NODES shows them; `None` if it does not say. Both ends of a move know of
+    /// its end at once, and the node that gives the slot table may hear of it later. Without a Cluster there are none.
+    pub(in crate::store) async fn own_slots(&self, node: Option<&Arc<Node>>) -> Option<String> {
+        if node.is_none() {
+            return Some(String::new());
+        }
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("NODES");
-        let reply = self.ask_node(Some(node), &cmd).await.ok()?;
+        let reply = self.ask_node(node, &cmd).await.ok()?;
         let text: String = redis::from_redis_value(reply).ok()?;
         // Id, address, flags, master, two times, epoch, state of the link, slots.
         let mut rows = text.lines().map(|line| line.splitn(9, ' '));
@@ -216,9 +229,14 @@ impl Store {
             let flags = row.clone().nth(2);
             flags.is_some_and(|flags| flags.split(',').any(|flag| flag == "myself"))
         })?;
-        let slots = own.nth(8).unwrap_or_default();
-        // A node shows the moves of its own slots: `[slot->-node]` or `[slot-<-node]`.
-        (!slots.contains('[')).then(|| slots.to_owned())
+        Some(own.nth(8).unwrap_or_default().to_owned())
+    }
+
+    /// Which slots the nodes have, by the table and by their own word.
+    async fn all_slots(&self, nodes: &[Option<Arc<Node>>]) -> (u64, Vec<Option<String>>) {
+        let own = nodes.iter().map(|node| self.own_slots(node.as_ref()));
+        let own = futures_util::future::join_all(own).await;
+        (self.slots_version(), own)
     }
 }
 
@@ -231,4 +249,9 @@ pub struct Sample {
     /// Whether these are all keys that match: every node was asked to its end, no other server took its place meanwhile, and no
     /// slot moved or was being moved. `false` also if a server does not answer `INFO` or `CLUSTER NODES`, which tell that.
     pub complete: bool,
+}
+
+/// A node shows the moves of its own slots among them: `[slot->-node]` or `[slot-<-node]`.
+fn is_moving(own_slots: &str) -> bool {
+    own_slots.contains('[')
 }
