@@ -157,6 +157,37 @@ fn script_that_eats_memory_fails_and_the_engine_goes_on() {
 }
 
 #[test]
+fn replies_and_arguments_that_do_not_fit_are_errors_of_their_own() {
+    let engine = Engine::builder().script_memory(4 << 20).build().unwrap();
+    let mut session = engine.session();
+    let big = "x".repeat(6 << 20);
+    assert_eq!(call(&mut session, &["SET", "big", &big]), Reply::OK);
+    for _ in 0..3 {
+        let caught =
+            "local ok, text = pcall(redis.call, 'GET', KEYS[1]) return {tostring(ok), text}";
+        let expected = ["false", "not enough memory"].map(Reply::bulk);
+        assert_eq!(
+            call(&mut session, &["EVAL", caught, "1", "big"]),
+            Reply::Array(expected.into())
+        );
+        for words in [
+            &["EVAL", "return redis.call('GET', KEYS[1])", "1", "big"][..],
+            &["EVAL", "return #ARGV", "0", &big],
+        ] {
+            let reply = call(&mut session, words);
+            assert!(error(&reply).contains("not enough memory"), "{reply:?}");
+        }
+        assert_eq!(
+            call(
+                &mut session,
+                &["EVAL", "return redis.call('STRLEN', KEYS[1])", "1", "big"]
+            ),
+            Reply::Int(6 << 20)
+        );
+    }
+}
+
+#[test]
 fn what_is_made_of_a_table_takes_no_more_memory_than_scripts_may_use() {
     let engine = Engine::builder().script_memory(4 << 20).build().unwrap();
     let mut session = engine.session();

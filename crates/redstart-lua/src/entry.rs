@@ -1,7 +1,8 @@
 //! Runs a script: its keys and arguments in, what it returned out.
 
 use std::{
-    ffi::{c_int, c_void},
+    cell::Cell,
+    ffi::c_int,
     panic::{self, AssertUnwindSafe},
     ptr::{self, NonNull},
     slice,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mlua::{Function, LightUserData, Lua, LuaString, MultiValue, ffi};
+use mlua::{Function, Lua, LuaString, MultiValue, ffi};
 
 use crate::{
     Host,
@@ -32,9 +33,23 @@ pub(crate) const NAMES: c_int = 9;
 /// Lua allows a C function no more upvalues than 255.
 const MOST_NAMES: usize = 64;
 
-/// Where the job is on the stack of the entry, and the error handler.
-const JOB: c_int = 1;
-const HANDLER_PLACE: c_int = 2;
+/// Where the error handler is on the stack of the entry.
+const HANDLER_PLACE: c_int = 1;
+
+thread_local! {
+    /// The job that the entry is about to take. It is not an argument of the entry: whoever gets hold of that function, as
+    /// from a stack trace, can call it with anything.
+    static NEXT: Cell<*mut Job> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Withdraws a job that was not taken.
+struct Announced(*mut Job);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        NEXT.set(self.0);
+    }
+}
 
 /// What an [`Entry`] is made of.
 pub struct Layout<'a> {
@@ -159,8 +174,9 @@ impl Entry {
             names: self.names,
             ended: Ended::Nested,
         };
-        let pointer = ptr::from_mut(&mut job).cast::<c_void>();
-        self.enter.call::<()>(LightUserData(pointer))?;
+        let announced = Announced(NEXT.replace(&raw mut job));
+        self.enter.call::<()>(())?;
+        drop(announced);
         Ok(job.ended)
     }
 }
@@ -169,18 +185,19 @@ impl Entry {
 ///
 /// # Safety
 ///
-/// For Lua to call, as a closure with the upvalues that [`Entry::new`] gives it and a pointer to a job as its argument. Only
-/// [`Entry::run`] does so.
+/// For Lua to call, as a closure with the upvalues that [`Entry::new`] gives it. There is a job only if [`Entry::run`] has
+/// called it; otherwise it does nothing.
 unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: this runs as a C function with one argument and room for 20 values more, of which it takes six. The first upvalue
-    // points to the slot, which RESUME keeps alive; the argument points to the job, which waits in `Entry::run`. What may
-    // raise an error happens before the host is lent, or after it was taken back; this frame owns nothing.
+    let job = NEXT.replace(ptr::null_mut());
+    // SAFETY: this runs as a C function with room for 20 values, of which it takes six. The first upvalue points to the slot,
+    // which RESUME keeps alive; the job waits in `Entry::run`, below this frame on this thread's stack. What may raise an
+    // error happens before the host is lent, or after it was taken back; this frame owns nothing.
     unsafe {
         let slot = &*ffi::lua_touserdata(state, ffi::lua_upvalueindex(SLOT)).cast::<Slot>();
-        let job = ffi::lua_touserdata(state, JOB).cast::<Job>();
-        if slot.is_running() {
+        if job.is_null() || slot.is_running() {
             return 0;
         }
+        ffi::lua_settop(state, 0);
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(HANDLER));
         let arguments = if ffi::lua_type(state, ffi::lua_upvalueindex(GLOBALS)) == ffi::LUA_TNIL {
             ffi::lua_rawgeti_(state, ffi::lua_upvalueindex(FUNCTIONS), (*job).index);
@@ -265,9 +282,10 @@ unsafe fn settle(slot: &Slot, job: *mut Job, state: *mut ffi::lua_State, status:
 ///
 /// For Lua to call, as a closure with the handler as its upvalue and the error as its argument.
 unsafe extern "C-unwind" fn message_handler(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: this runs as a C function with one argument and room for 20 values more. `lua_pcall` raises no error. Whether
-    // it succeeds or not, it leaves one value.
+    // SAFETY: this runs as a C function with room for 20 values beside its arguments. `lua_pcall` raises no error; where it
+    // fails, it leaves one value.
     unsafe {
+        ffi::lua_settop(state, 1);
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
         ffi::lua_pushvalue(state, 1);
         if ffi::lua_pcall(state, 1, 0, 0) == ffi::LUA_OK {

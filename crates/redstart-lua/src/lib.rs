@@ -104,6 +104,10 @@
 //! gets a buffer of its own, pushed under `lua_pcall`. The mark also stays after an error raised while pushing, until the run
 //! ends: calls are a little slower then, and the buffer stays bounded.
 //!
+//! **Anybody may call a C function.** mlua can hand out the functions of a stack trace. So the internal ones take no pointers
+//! as arguments: the entry and the pushing of an own buffer find their data in a cell that the caller has just filled and that
+//! they empty, and do nothing if there is none.
+//!
 //! **A function must not outlive what it points to.** Each C function has, as an upvalue, a function of mlua that owns a
 //! counted reference to the slot.
 

@@ -1,9 +1,6 @@
 //! Functions that Lua calls and a host answers.
 
-use std::{
-    ffi::{c_int, c_void},
-    sync::Arc,
-};
+use std::{ffi::c_int, sync::Arc};
 
 use mlua::{Function, Lua, ffi};
 
@@ -38,8 +35,13 @@ impl Natives {
     pub fn new(lua: &Lua, idle: &'static str) -> mlua::Result<Natives> {
         let slot = Arc::new(Slot::new(idle));
         let resume = slot.resume(lua)?;
-        // SAFETY: `push_own` keeps the rules for C functions, and is called only by `native`, with what it expects.
-        let push = unsafe { lua.create_c_function(push_own) }?;
+        // SAFETY: the closure gets these two values, and makes them the upvalues that `push_own` expects; it owns nothing when
+        // `lua_pushcclosure` raises an error. The second keeps the slot alive for as long as the function.
+        let push = unsafe {
+            lua.exec_raw((slot.pointer(), &resume), |state| {
+                ffi::lua_pushcclosure(state, push_own, 2);
+            })
+        }?;
         Ok(Natives { slot, resume, push })
     }
 
@@ -90,8 +92,8 @@ unsafe extern "C-unwind" fn native(state: *mut ffi::lua_State) -> c_int {
             }
             Answer::Own(values, outcome) => {
                 ffi::lua_pushvalue(state, ffi::lua_upvalueindex(PUSH));
-                ffi::lua_pushlightuserdata(state, values.cast::<c_void>());
-                let status = ffi::lua_pcall(state, 1, ffi::LUA_MULTRET, 0);
+                slot.set_own(values);
+                let status = ffi::lua_pcall(state, 0, ffi::LUA_MULTRET, 0);
                 free(values);
                 match status {
                     ffi::LUA_OK => outcome,
@@ -125,16 +127,23 @@ unsafe extern "C-unwind" fn native(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
-/// Pushes the values that its argument points to; a raw frame.
+/// Pushes the values of a buffer that is not the slot's; a raw frame.
 ///
 /// # Safety
 ///
-/// For Lua to call, with a pointer to finished values that nothing else uses until it has returned or raised an error.
+/// For Lua to call, as a closure with a pointer to the slot and what keeps it alive. There are values only if `native` has
+/// called it, which keeps them until it has returned or raised an error; otherwise it does nothing.
 unsafe extern "C-unwind" fn push_own(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: as the caller vouches.
+    // SAFETY: this runs as a C function with room for 20 values; the values are those of `native`, and finished.
     unsafe {
-        push_values(state, &*ffi::lua_touserdata(state, 1).cast::<Values>());
-        ffi::lua_gettop(state) - 1
+        let slot = &*ffi::lua_touserdata(state, ffi::lua_upvalueindex(SLOT)).cast::<Slot>();
+        let values = slot.take_own();
+        if values.is_null() {
+            return 0;
+        }
+        ffi::lua_settop(state, 0);
+        push_values(state, &*values);
+        ffi::lua_gettop(state)
     }
 }
 

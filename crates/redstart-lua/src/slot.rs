@@ -4,7 +4,7 @@ use std::{
     any::Any,
     cell::Cell,
     panic::{self, AssertUnwindSafe},
-    ptr::NonNull,
+    ptr::{self, NonNull},
     sync::Arc,
 };
 
@@ -25,6 +25,8 @@ pub(crate) struct Slot {
     values: Cell<Values>,
     /// `values` is being pushed, or pushing it raised an error.
     pushing: Cell<bool>,
+    /// Values of a native function that `push_own` is about to take.
+    own: Cell<*mut Values>,
     /// A panic on its way to the caller of the run.
     panic: Cell<Option<Panic>>,
     /// The error of native functions while nothing runs.
@@ -71,6 +73,7 @@ impl Slot {
             running: Cell::new(false),
             values: Cell::default(),
             pushing: Cell::new(false),
+            own: Cell::new(ptr::null_mut()),
             panic: Cell::new(None),
             idle,
         }
@@ -162,6 +165,15 @@ impl Slot {
     /// nothing takes them but `end`.
     pub(crate) fn values(&self) -> *const Values {
         self.values.as_ptr()
+    }
+
+    /// Hands values over to `push_own`, which is called next.
+    pub(crate) fn set_own(&self, values: *mut Values) {
+        self.own.set(values);
+    }
+
+    pub(crate) fn take_own(&self) -> *mut Values {
+        self.own.replace(ptr::null_mut())
     }
 
     /// The values were pushed.

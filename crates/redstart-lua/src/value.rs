@@ -226,13 +226,14 @@ impl Table<'_> {
 ///
 /// # Safety
 ///
-/// For Lua to call, with a table and a key.
+/// For Lua to call; meant for a table and a key.
 pub(crate) unsafe extern "C-unwind" fn step(state: *mut ffi::lua_State) -> c_int {
-    // SAFETY: this runs as a C function with the two arguments.
+    // SAFETY: this runs as a C function. What it is called with is checked: others may get hold of it.
     unsafe {
-        match ffi::lua_next(state, 1) {
-            0 => 0,
-            _ => 2,
+        ffi::lua_settop(state, 2);
+        if ffi::lua_type(state, 1) != ffi::LUA_TTABLE || ffi::lua_next(state, 1) == 0 {
+            return 0;
         }
+        2
     }
 }

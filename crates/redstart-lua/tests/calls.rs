@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use mlua::{Function, Lua, LuaOptions, StdLib, Table as LuaTable, UserData};
+use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table as LuaTable, UserData};
 use redstart_lua::{
     Argument, Arguments, Ended, Entry, Host, Layout, Natives, Outcome, StackFull, Value, Values,
 };
@@ -692,4 +692,32 @@ fn keys_and_arguments_are_globals_or_parameters() {
     // There is no such function.
     let ended = entry.run(9, &keys, &args, &mut host).unwrap();
     assert_eq!(ended, Ended::Handled);
+}
+
+#[test]
+fn internal_functions_do_nothing_when_others_call_them() {
+    struct Steals<'a>(&'a Lua, Vec<Function>);
+    impl Host for Steals<'_> {
+        fn call(&mut self, _: usize, _: &Arguments<'_>, _: &mut Values) -> Outcome {
+            for level in 0..8 {
+                let function = self.0.inspect_stack(level, |frame| frame.function());
+                self.1.extend(function);
+            }
+            Outcome::Return
+        }
+        fn returned(&mut self, _: Value<'_>) {}
+    }
+    let world = World::new();
+    let mut host = Steals(&world.lua, Vec::new());
+    assert_eq!(world.run("native()", &mut host), Ended::Returned);
+    assert!(host.1.len() >= 3, "{} functions", host.1.len());
+    let pointer = mlua::LightUserData(std::ptr::without_provenance_mut(64));
+    for function in host.1 {
+        // Those that are not internal answer what they like.
+        let _ = function.call::<MultiValue>((pointer, 1));
+        let _ = function.call::<MultiValue>(());
+    }
+    let mut host = answers(|_, _| Outcome::Return);
+    assert_eq!(world.run("native() return 5", &mut host), Ended::Returned);
+    assert_eq!(host.returned, Copy::Number(5.0));
 }

@@ -13,13 +13,26 @@ pub(crate) fn digest(text: &[u8]) -> Digest {
 pub(crate) fn parse_digest(text: &[u8]) -> Option<Digest> {
     let digits: &[u8; 40] = text.try_into().ok()?;
     let mut digest = [0; 20];
+    let mut wrong = 0;
     for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = (pair[0] as char).to_digit(16)?;
-        let low = (pair[1] as char).to_digit(16)?;
-        *byte = (high * 16 + low) as u8;
+        let (high, low) = (VALUES[usize::from(pair[0])], VALUES[usize::from(pair[1])]);
+        wrong |= high | low;
+        *byte = high << 4 | low & 15;
     }
-    Some(digest)
+    (wrong < 16).then_some(digest)
 }
+
+/// What each byte stands for as a hexadecimal digit; more than 15 for one that is none.
+const VALUES: [u8; 256] = {
+    let mut values = [u8::MAX; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        values[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        values[b"0123456789ABCDEF"[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    values
+};
 
 pub(crate) fn hex(digest: &Digest) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
