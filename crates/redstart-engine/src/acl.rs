@@ -40,6 +40,7 @@ use crate::{
     blocking,
     client::{Client, Profile},
     commands,
+    compat::Compat,
     config::Config,
     context::{Ctx, Origin},
     engine::State,
@@ -243,14 +244,14 @@ impl Acl {
     }
 
     /// A line for each user, as a file holds them.
-    pub(crate) fn list(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn list(&self, compat: Compat) -> Vec<Vec<u8>> {
         let accounts = self.accounts();
         let line = |account: &Arc<Account>| {
             [
                 b"user ",
                 &account.name[..],
                 b" ",
-                &account.user().describe(),
+                &account.user().describe(compat),
             ]
             .concat()
         };
@@ -259,11 +260,11 @@ impl Acl {
 
     /// As [`Acl::list`], without the default user while it is what it is at first or has only the password
     /// that `requirepass` gives it.
-    pub(crate) fn list_changed(&self, password: Option<&str>) -> Vec<Vec<u8>> {
+    pub(crate) fn list_changed(&self, password: Option<&str>, compat: Compat) -> Vec<Vec<u8>> {
         let usual = Acl::default();
         usual.set_default_password(password);
-        let usual = usual.list();
-        let lines = self.list().into_iter();
+        let usual = usual.list(compat);
+        let lines = self.list(compat).into_iter();
         lines.filter(|line| !usual.contains(line)).collect()
     }
 
@@ -360,11 +361,11 @@ impl Acl {
         Ok(replaced.into_values().collect())
     }
 
-    pub(crate) fn save(&self) -> Result<(), String> {
+    pub(crate) fn save(&self, compat: Compat) -> Result<(), String> {
         let Some(path) = self.file() else {
             return Err(NO_FILE.into());
         };
-        file::write(path, self).map_err(|error| {
+        file::write(path, self, compat).map_err(|error| {
             tracing::warn!(%error, path = %path.display(), "cannot save the users");
             "There was an error trying to save the ACLs. Please check the server logs for more \
              information"

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use hashbrown::HashMap;
 
 use super::category::{self, *};
-use crate::registry;
+use crate::{compat::Compat, registry};
 
 /// A command or subcommand that a rule can name; its place in the catalog is its id.
 pub(crate) struct Listed {
@@ -25,6 +25,13 @@ pub(crate) struct Listed {
     /// It exists here.
     /// Which servers have it of what the engine has: a set of versions.
     pub(crate) available: u8,
+}
+
+impl Listed {
+    /// Whether a server of this version has it.
+    pub(crate) fn is_in(&self, compat: Compat) -> bool {
+        self.original || compat.is_in(self.available)
+    }
 }
 
 pub(crate) struct Catalog {

@@ -12,7 +12,7 @@ use super::{
     Acl,
     user::{User, joined, words},
 };
-use crate::registry::printable;
+use crate::{compat::Compat, registry::printable};
 
 /// The users of a file.
 ///
@@ -91,10 +91,10 @@ fn line_of(
 }
 
 /// Writes all users; the old file stays as it is until the new one is complete and on the disk.
-pub(super) fn write(path: &Path, acl: &Acl) -> io::Result<()> {
+pub(super) fn write(path: &Path, acl: &Acl, compat: Compat) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut text = Vec::new();
-    for line in acl.list() {
+    for line in acl.list(compat) {
         text.extend_from_slice(&line);
         text.push(b'\n');
     }

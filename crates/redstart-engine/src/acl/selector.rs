@@ -11,6 +11,7 @@ use super::{
     category::{self, NAMES},
 };
 use crate::{
+    compat::Compat,
     glob,
     registry::{
         Spec,
@@ -362,8 +363,8 @@ impl Selector {
     }
 
     /// The commands as rules. As in Redis 7.0, that is not how they were given: categories that fit
-    /// best come first, then the commands that differ.
-    pub(crate) fn describe_commands(&self) -> Vec<u8> {
+    /// best come first, then the commands that differ, of those that this version has.
+    pub(crate) fn describe_commands(&self, compat: Compat) -> Vec<u8> {
         let mut rules = Vec::new();
         // What the rules so far would allow, and what they leave to be said.
         let mut said = Selector::new(false);
@@ -380,10 +381,12 @@ impl Selector {
             rules.extend_from_slice(if adds { b" +@" } else { b" -@" });
             rules.extend_from_slice(name.as_bytes());
         }
-        let top = CATALOG.commands.iter().enumerate();
-        for (id, command) in top.filter(|(_, command)| !command.nested) {
+        let all = CATALOG.commands.iter().enumerate();
+        let top = all.filter(|(_, command)| !command.nested && command.is_in(compat));
+        for (id, command) in top {
             self.describe_command(id, &mut said, &mut rules);
-            for &id in &command.subcommands {
+            let nested = command.subcommands.iter();
+            for &id in nested.filter(|&&id| CATALOG.commands[id].is_in(compat)) {
                 self.describe_command(id, &mut said, &mut rules);
             }
         }
@@ -436,7 +439,7 @@ impl Selector {
     }
 
     /// All of it as rules.
-    pub(crate) fn describe(&self) -> Vec<u8> {
+    pub(crate) fn describe(&self, compat: Compat) -> Vec<u8> {
         let mut rules = self.describe_keys();
         if !rules.is_empty() {
             rules.push(b' ');
@@ -449,7 +452,7 @@ impl Selector {
         if !channels.is_empty() {
             rules.push(b' ');
         }
-        rules.extend(self.describe_commands());
+        rules.extend(self.describe_commands(compat));
         rules
     }
 }

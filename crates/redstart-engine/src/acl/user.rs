@@ -7,7 +7,7 @@ use super::{
     RuleError,
     selector::{Denied, Selector},
 };
-use crate::registry::Spec;
+use crate::{compat::Compat, registry::Spec};
 
 /// SHA-256 of a password; the password itself is not kept.
 pub(crate) type Hash = [u8; 32];
@@ -218,7 +218,7 @@ impl User {
     }
 
     /// All of it as rules, as ACL LIST shows them and a file holds them.
-    pub(crate) fn describe(&self) -> Vec<u8> {
+    pub(crate) fn describe(&self, compat: Compat) -> Vec<u8> {
         let mut text = self.flags().join(" ").into_bytes();
         for hash in self.passwords() {
             text.extend_from_slice(b" #");
@@ -226,10 +226,10 @@ impl User {
         }
         let (own, further) = self.selectors();
         text.push(b' ');
-        text.extend(own.describe());
+        text.extend(own.describe(compat));
         for selector in further {
             text.extend_from_slice(b" (");
-            text.extend(selector.describe());
+            text.extend(selector.describe(compat));
             text.push(b')');
         }
         text

@@ -5,7 +5,7 @@ use rand::RngExt as _;
 
 use crate::{
     acl::{self, catalog::CATALOG, category, log::Entry, selector::Denied, selector::Selector},
-    compat::versions,
+    compat::{Compat, versions},
     context::Ctx,
     error::{CommandResult, Stop},
     number::int_arg,
@@ -59,11 +59,11 @@ fn deluser(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(Reply::Int(count))
 }
 
-fn selector_facts(selector: &Selector) -> Vec<(Reply, Reply)> {
+fn selector_facts(selector: &Selector, compat: Compat) -> Vec<(Reply, Reply)> {
     vec![
         (
             Reply::bulk("commands"),
-            Reply::bulk(selector.describe_commands()),
+            Reply::bulk(selector.describe_commands(compat)),
         ),
         (Reply::bulk("keys"), Reply::bulk(selector.describe_keys())),
         (
@@ -77,6 +77,7 @@ fn getuser(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let Some(account) = cx.state.acl.find(&args[2]) else {
         return Ok(Reply::Nil);
     };
+    let compat = cx.state.config.compat;
     let user = account.user();
     let (own, further) = user.selectors();
     let mut facts = vec![
@@ -89,14 +90,21 @@ fn getuser(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             Reply::Array(user.passwords().map(Reply::bulk).collect()),
         ),
     ];
-    facts.extend(selector_facts(own));
-    let further = further.iter().map(|one| Reply::Map(selector_facts(one)));
+    facts.extend(selector_facts(own, compat));
+    let further = further
+        .iter()
+        .map(|one| Reply::Map(selector_facts(one, compat)));
     facts.push((Reply::bulk("selectors"), Reply::Array(further.collect())));
     Ok(Reply::Map(facts))
 }
 
 fn list(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    let lines = cx.state.acl.list().into_iter().map(Reply::bulk);
+    let lines = cx
+        .state
+        .acl
+        .list(cx.state.config.compat)
+        .into_iter()
+        .map(Reply::bulk);
     Ok(Reply::Array(lines.collect()))
 }
 
@@ -243,7 +251,7 @@ fn load(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
 }
 
 fn save(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    cx.state.acl.save().map_err(error)?;
+    cx.state.acl.save(cx.state.config.compat).map_err(error)?;
     Ok(Reply::OK)
 }
 

@@ -187,7 +187,10 @@ fn rewrite(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     }
     let users = match cx.state.acl.file() {
         Some(_) => Vec::new(),
-        None => cx.state.acl.list_changed(config.password.as_deref()),
+        None => cx
+            .state
+            .acl
+            .list_changed(config.password.as_deref(), config.compat),
     };
     match config::rewrite(config, &users, path) {
         Ok(()) => Ok(Reply::OK),

@@ -11,6 +11,8 @@
 //! | both | OBJECT REFCOUNT | only the server knows whether a small number is shared or a copy |
 //! | both | the texts of summaries, and HELP, which is not asked for | the engine has its own |
 //! | Valkey | settings, categories and fields of INFO that came after Redis 7.0, and defaults that Valkey has changed | the engine has those of Redis 7.0 with every `--compat`, see `docs/engine.md` |
+//! | both | commands that only one side has, in what ACL says of a user | the engine has Bloom filters as if by a module |
+//! | Valkey | `cluster-announce-ip`, which is not drawn | Valkey looks at its characters, which Redis 7.0 does not |
 //! | Valkey | how ACL describes a user | it also names databases, and keeps rules as they were given |
 
 use std::{
@@ -457,6 +459,7 @@ fn is_drawn(kind: Kind, setting: &str) -> bool {
         "maxmemory-samples",
         "slave-lazy-flush",
         "syslog-ident",
+        "cluster-announce-ip",
     ];
     let is_other =
         OF_THE_PLACE.contains(&setting) || kind == Kind::Valkey && VALKEYS.contains(&setting);
@@ -794,7 +797,8 @@ fn rules(reply: Reply) -> Reply {
     match reply {
         Reply::Bulk(text) => {
             let text = String::from_utf8_lossy(&text).into_owned();
-            let mut words: Vec<&str> = text.split(' ').collect();
+            let named = |word: &str| is_absent(word.trim_start_matches(['+', '-']));
+            let mut words: Vec<&str> = text.split(' ').filter(|word| !named(word)).collect();
             words.sort_unstable();
             Reply::bulk(words.join(" "))
         }
