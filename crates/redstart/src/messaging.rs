@@ -65,7 +65,6 @@ pub(crate) static SCRIPTS: &[&Script] = &[
     &queue::script::CRON_PUT,
     &queue::script::CRON_REMOVE,
     &queue::script::ENQUEUE,
-    &queue::script::ENQUEUE_ONE,
     &queue::script::ENQUEUE_PLAIN,
     &queue::script::EXPIRE_PARKED,
     &queue::script::FINISH,

@@ -133,8 +133,7 @@ pub use worker::{
 /// groups and other jobs wait, each side gets half of the turns. A group that enters the line waits for one job of each
 /// group before it.
 ///
-/// A wake-up that goes to a worker which does not react is repeated when that worker's lease ends. If a job came with it, the
-/// job runs again then, and is charged an attempt; a job that has only one is not handed over in this way.
+/// A wake-up that goes to a worker which does not react is repeated when that worker's lease ends.
 ///
 /// A rate limit counts jobs that were taken: one that is parked, or handed back unstarted, counts again when it is taken
 /// again. If the server's clock is put back, delays last longer by that much; limits and groups recover at once.
@@ -166,7 +165,7 @@ pub use worker::{
 /// | `lines` | sorted set | groups whose first job waits for a place of its kind, by kind, first in, first out |
 /// | `delayed` | sorted set | by due time: delayed jobs, and jobs between two attempts |
 /// | `parents` | sorted set | jobs that wait for their children; what parents in other queues are to be told |
-/// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch, and how a job may be handed over to it |
+/// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch |
 /// | `workers` | sorted set | by the end of their lease |
 /// | `idle` | sorted set | registrations that wait for jobs, by since when |
 /// | `parked`, `parked:<kind>` | sorted set | kinds with parked jobs; the parked jobs of a kind, by their limit |
@@ -193,11 +192,6 @@ pub use worker::{
 /// leave something behind, fail, or have a group; each is O(log n) per job at most. A reservation is at most 1 MiB, or one job. Idle workers do not poll: they wait for a
 /// message on a sharded channel of their own (`wake:<worker>`), and each enqueue wakes only as many as it added jobs.
 /// What concerns all of them is published on `wake`.
-///
-/// A single job without options, of 16 KiB at most, is handed over to a worker that waits, in the message that wakes it, so that
-/// it starts without a further round trip: if no other jobs are ready, the queue has no [limit](QueueBuilder::limit), and the
-/// worker shares its slots with no other queue. It is the worker's from then on, as if it had been reserved. If the message is
-/// lost, the job is handed back, not charged, when the worker listens again or after two heartbeats.
 ///
 /// # While the store is down
 ///

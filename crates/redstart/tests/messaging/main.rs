@@ -15,7 +15,6 @@ mod queue_crash;
 mod queue_fault;
 mod queue_flow;
 mod queue_group;
-mod queue_handover;
 mod queue_model;
 #[cfg(feature = "sqlite")]
 mod queue_outbox;

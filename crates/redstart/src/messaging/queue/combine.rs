@@ -43,8 +43,6 @@ struct Line {
     waiting: VecDeque<Waiting>,
     /// How many have left the line at its front.
     left: u64,
-    /// A worker that may wait for a job, as of the last request of one job.
-    idle: Option<Arc<str>>,
 }
 
 struct Sent {
@@ -243,26 +241,13 @@ impl Queue {
     pub(super) async fn add_plain(&self, body: Body) -> Result<Enqueued> {
         let id = body.id;
         match self.enter(body) {
-            Entered::Alone(_place, body) => self.add_one(&body).await?,
+            Entered::Alone(_place, body) => {
+                let call = self.plain_call().arg(&body.bytes[..]);
+                let _: (i64,) = call.run(self.store()).await?;
+            }
             Entered::InLine(number, told) => self.told(number, told).await?,
         }
         Ok(Enqueued::New(id))
-    }
-
-    /// Adds a job of its own, which an idle worker may be given at once.
-    async fn add_one(&self, body: &Body) -> Result<()> {
-        // With a limit of the whole queue, workers ask for each job.
-        let known = match self.0.limit.is_none() {
-            true => self.0.combined.0.lock().idle.clone(),
-            false => None,
-        };
-        let call = self.call_for_one(&body.bytes, known.as_deref().unwrap_or_default());
-        let (_, next): (i64, Vec<u8>) = call.run(self.store()).await?;
-        let next = String::from_utf8_lossy(&next);
-        if known.as_deref() != Some(&*next) {
-            self.0.combined.0.lock().idle = Some(next.into());
-        }
-        Ok(())
     }
 
     /// Takes a place for a request, or puts the job at the end of the line.

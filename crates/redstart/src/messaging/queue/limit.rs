@@ -86,11 +86,6 @@ impl JobLimit {
         ]
     }
 
-    /// Whether it limits nothing.
-    pub(super) fn is_none(&self) -> bool {
-        self.concurrency == 0 && self.rate.is_none()
-    }
-
     /// Whether its jobs run one at a time, and so in their order.
     pub(super) fn is_in_order(&self) -> bool {
         self.concurrency == 1

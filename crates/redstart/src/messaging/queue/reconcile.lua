@@ -2,15 +2,12 @@
 -- the deliveries that the worker does not know.
 --
 -- KEYS  1-16 as in place.lua  17 running of this worker
--- ARGV  1-5 as in place.lua  6 the new epoch, as in register.lua  7... the deliveries that the worker knows
+-- ARGV  1-5 as in place.lua  6 the new epoch  7... the deliveries that the worker knows
 -- Returns  -1 not registered, -2 the epoch is not higher than the current one, otherwise how many were handed back
 local running = KEYS[17]
 local epoch = redis.call('HGET', running, '')
 if not epoch then return -1 end
-local function number_of(epoch)
-  return tonumber(string.match(epoch, '^%d+'))
-end
-if number_of(epoch) >= number_of(ARGV[6]) then return -2 end
+if tonumber(epoch) >= tonumber(ARGV[6]) then return -2 end
 redis.call('HSET', running, '', ARGV[6])
 
 local known = { [''] = true }

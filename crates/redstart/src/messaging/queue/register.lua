@@ -2,8 +2,7 @@
 -- not know.
 --
 -- KEYS  1 running of this worker  2 workers  3 meta
--- ARGV  1 worker  2 its epoch, a number. Of a worker that jobs may be handed over to, with a space before each: how many
---       attempts its jobs have at most, and its lease in microseconds: see enqueue_one.lua  3 lease in microseconds  4 settings ('' = the defaults, '-' = leave them as they are)
+-- ARGV  1 worker  2 epoch  3 lease in microseconds  4 settings ('' = the defaults, '-' = leave them as they are)
 -- Returns  1
 redis.call('HSET', KEYS[1], '', ARGV[2])
 redis.call('ZADD', KEYS[2], format('%.0f', now() + ARGV[3]), ARGV[1])

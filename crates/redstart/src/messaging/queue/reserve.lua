@@ -9,7 +9,7 @@
 --       20 lines of kinds: line .. '\0' .. turn (16 digits) .. group for a group whose first job waits for a place of its kind,
 --       in lexical order, and '\0' .. line .. '\0' .. group for each of them
 --       21, 22 (with a kind in ARGV 20) parked jobs of that kind, by their limit; parked
--- ARGV  1-5 as in place.lua  6 worker  7 epoch, as in register.lua  8 want  9 lease in microseconds  10 promote at most
+-- ARGV  1-5 as in place.lua  6 worker  7 epoch  8 want  9 lease in microseconds  10 promote at most
 --       11 how many bytes of records at most, unless the first is larger  12 the worker's name on the wake channel
 --       13 how many jobs may run at a time in the whole queue (0 = any)
 --       14, 15 rate limit of the queue: microseconds per job (0 = none), jobs at once

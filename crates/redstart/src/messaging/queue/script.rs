@@ -45,13 +45,6 @@ pub(crate) static CRON_PAUSE: Script = small_script!("queue.pause_cron", "cron_p
 pub(crate) static CRON_PUT: Script = small_script!("queue.cron", "cron_put.lua");
 pub(crate) static CRON_REMOVE: Script = small_script!("queue.remove_cron", "cron_remove.lua");
 pub(crate) static ENQUEUE: Script = script!("queue.enqueue", "enqueue.lua");
-pub(crate) static ENQUEUE_ONE: Script = Script::new(
-    "queue.enqueue_one",
-    concat!(
-        include_str!("../../script/now.lua"),
-        include_str!("enqueue_one.lua"),
-    ),
-);
 pub(crate) static ENQUEUE_PLAIN: Script = Script::new(
     "queue.enqueue_plain",
     concat!(
@@ -119,7 +112,7 @@ pub(super) const PLACES: [&str; 16] = [
     "details", "groups", "grouped", "resting", "parents", "events",
 ];
 
-/// The places that `enqueue_plain.lua` and `enqueue_one.lua` name: their numbers in [`PLACES`].
+/// The places that `enqueue_plain.lua` names: their numbers in [`PLACES`].
 const PLAIN_PLACES: [usize; 4] = [0, 1, 4, 15];
 
 impl Queue {
@@ -134,30 +127,12 @@ impl Queue {
 
     /// A call that adds jobs without any option.
     pub(super) fn plain_call(&self) -> Call<'_> {
-        self.with_plain_places(&ENQUEUE_PLAIN)
-            .arg(&self.0.channel)
-            .arg(self.0.keep_events)
-    }
-
-    /// A call that adds a job without any option, and hands it over to this worker if that waits for jobs.
-    pub(super) fn call_for_one(&self, body: &[u8], worker: &str) -> Call<'_> {
-        self.with_plain_places(&ENQUEUE_ONE)
-            .part("meta")
-            .part("workers")
-            .part(&format!("running:{worker}"))
-            .arg(&self.0.channel)
-            .arg(self.0.keep_events)
-            .arg(body)
-            .arg(worker)
-    }
-
-    fn with_plain_places(&self, script: &'static Script) -> Call<'_> {
         let inner = &*self.0;
-        PLAIN_PLACES
-            .into_iter()
-            .fold(script.on(&inner.entity), |call, place| {
-                call.keys(&inner.places[place..=place])
-            })
+        let mut call = ENQUEUE_PLAIN.on(&inner.entity);
+        for place in PLAIN_PLACES {
+            call = call.keys(&inner.places[place..=place]);
+        }
+        call.arg(&inner.channel).arg(inner.keep_events)
     }
 
     /// A call with the keys and arguments of `place.lua`, and the script's own parts after them.

@@ -36,15 +36,6 @@ local args = setting(1000000, 0, 0, '', 'key', 1, 0, 'keep', 60000)
 for i = 1, 100 do args[#args + 1] = job_body('new-' .. string.format('%012d', i), 1, extra('u', 'key')) end
 return queue('mark', 'timed'), args
 
--- [queue.enqueue_one] A worker that seemed to wait has died, and so have some others.
-hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
-local waits = string.rep('w', 64)
-for i = 2, 50 do call('ZADD', 'idle', i, string.rep('d', 32) .. i) end
-call('ZADD', 'idle', 1, waits)
-call('ZADD', 'workers', FUTURE, waits)
-call('HSET', 'running', '', '1 10 30000000')
-return { 'jobs', 'ready', 'idle', 'events', 'meta', 'workers', 'running' }, { 'channel', 1000, job_body(job_id(0)), waits }
-
 -- [queue.enqueue_plain] 100 jobs.
 hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
 lfill('ready', job_id)

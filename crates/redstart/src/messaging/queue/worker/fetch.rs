@@ -83,7 +83,6 @@ impl Fetcher {
                     break;
                 }
             }
-            self.start_what_was_handed_over().await;
             shared.wants_slots(!is_down);
             // Jobs of another queue have all slots: a job that this worker is woken for is left to another.
             if is_idle && !shared.room.has_some() {
@@ -95,7 +94,6 @@ impl Fetcher {
             let permits = tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => break,
-                () = shared.signals.handed_over() => continue,
                 permits = shared.room.permits(at_once(shared.concurrency)) => permits,
             };
             if self.registration.has_ended() {
@@ -169,7 +167,12 @@ impl Fetcher {
         want: usize,
         parked: Option<(&str, usize)>,
     ) -> Result<(Reserved, ParkedLeft)> {
-        let Registration { name, running, .. } = &*self.registration;
+        let Registration {
+            name,
+            running,
+            epoch,
+            ..
+        } = &*self.registration;
         let queue = &self.shared.queue;
         let of_kind = parked.map(|(kind, _)| parked::part(kind));
         let mut parts = vec![&**running, "workers", "rates", "lines"];
@@ -180,7 +183,7 @@ impl Fetcher {
         let mut call = queue
             .call(&RESERVE, &parts)
             .arg(name)
-            .arg(self.registration.fence())
+            .arg(epoch.load(Ordering::Relaxed))
             .arg(want)
             .arg(self.shared.lease_micros())
             .arg(PROMOTE)
@@ -197,35 +200,6 @@ impl Fetcher {
         let call = call.run::<Vec<Value>>(queue.store());
         let reply = observe::operation("queue.reserve", queue.namespace(), call).await?;
         Reserved::read(reply)
-    }
-
-    /// Starts jobs that came with a message. They are this worker's as if it had asked for them, so each is started or, if there
-    /// is no room for it, handed back. What an earlier epoch of the worker was given was handed back already.
-    async fn start_what_was_handed_over(&self) {
-        let (shared, registration) = (&self.shared, &self.registration);
-        let (mut has_started, mut is_full) = (false, false);
-        for job in shared.signals.take_handed_over() {
-            let epoch = registration.epoch.load(Ordering::Relaxed);
-            if job.worker != registration.name || job.epoch != epoch {
-                continue;
-            }
-            match shared.room.try_permit() {
-                Some(permit) => {
-                    self.start(vec![job.record], job.now, permit).await;
-                    has_started = true;
-                }
-                // It was about to ask for jobs, and got others.
-                None => is_full = true,
-            }
-        }
-        if has_started {
-            // It runs before the store is asked for more.
-            tokio::task::yield_now().await;
-        }
-        // If messages were lost, there may have been jobs in them.
-        if shared.signals.take_gap() || is_full {
-            self.reconcile().await;
-        }
     }
 
     /// Starts a task for each job.
@@ -302,14 +276,14 @@ impl Fetcher {
         let (shared, registration) = (&self.shared, &self.registration);
         let mut pause = Duration::from_millis(10);
         loop {
-            registration.epoch.fetch_add(1, Ordering::Relaxed);
+            let epoch = registration.epoch.fetch_add(1, Ordering::Relaxed) + 1;
             let mut known: Vec<DeliveryId> = registration.known.lock().keys().copied().collect();
             // The same request for the same deliveries.
             known.sort_unstable();
             let mut call = shared
                 .queue
                 .call(&RECONCILE, &[&registration.running])
-                .arg(registration.fence());
+                .arg(epoch);
             for key in &known {
                 call = call.arg(&key[..]);
             }

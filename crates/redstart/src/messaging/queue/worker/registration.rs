@@ -33,8 +33,6 @@ pub(super) struct Registration {
     pub(super) running: String,
     /// Raised after a lost reply, so that late requests are refused. Only the fetcher changes it.
     pub(super) epoch: AtomicU64,
-    /// What follows the epoch in the store, if jobs may be handed over to this worker.
-    terms: String,
     /// The lease has ended, or may have.
     pub(super) lost: CancellationToken,
     /// The clock of the queue's store.
@@ -59,7 +57,6 @@ impl Registration {
             running: format!("running:{name}"),
             name,
             epoch: AtomicU64::new(1),
-            terms: String::new(),
             lost: CancellationToken::new(),
             clock,
             until: Mutex::default(),
@@ -69,11 +66,6 @@ impl Registration {
             ended: AtomicU64::new(0),
             written: watch::Sender::new(0),
         }
-    }
-
-    /// The epoch as scripts take it.
-    pub(super) fn fence(&self) -> String {
-        format!("{}{}", self.epoch.load(Ordering::Relaxed), self.terms)
     }
 
     /// One more ending was passed to the acknowledger.
@@ -144,30 +136,20 @@ impl Registration {
 }
 
 impl Shared {
-    /// Whether a job may become this worker's without being asked for: there must be room for it, and no limit that the worker
-    /// observes when it asks.
-    fn takes_what_is_handed_over(&self) -> bool {
-        self.room.share().is_none() && self.queue.0.limit.is_none()
-    }
-
     /// Registers under a new name and starts its heartbeat.
     pub(super) async fn register(self: &Arc<Self>) -> Result<Arc<Registration>> {
         // The worker's own name comes first: `reclaim` reads it from there.
         let name = format!("{}{}", self.id, token());
         let clock = self.queue.store().clock();
         let started = clock.now();
-        let mut registration = Registration::new(name, clock);
-        if self.takes_what_is_handed_over() {
-            registration.terms = format!(" {} {}", self.max_attempts, self.lease_micros());
-        }
-        let registration = Arc::new(registration);
+        let registration = Arc::new(Registration::new(name, clock));
         let _: u8 = REGISTER
             .on(self.queue.entity())
             .part(&registration.running)
             .part("workers")
             .part("meta")
             .arg(&registration.name)
-            .arg(registration.fence())
+            .arg(1)
             .arg(self.lease_micros())
             .arg(self.queue.settings()?)
             .idempotent()

@@ -37,47 +37,10 @@ pub(super) struct Signals {
     limited: Mutex<HashMap<Arc<str>, Instant>>,
     /// Kinds of which this worker could not decode a job.
     undecodable: Mutex<HashMap<Arc<str>, Undecodable>>,
-    /// Jobs that came with messages.
-    handed_over: Mutex<Vec<HandedOver>>,
-    /// There are some.
-    came: Notify,
-    /// Messages were lost, and jobs with them.
-    gap: AtomicBool,
     /// The schedule has changed.
     pub(super) schedule: Notify,
     /// The registration of now, for those who want to stop a job.
     registration: Mutex<Weak<Registration>>,
-}
-
-/// A job that this worker was given without asking, in the message that wakes it: see `enqueue_one.lua`.
-pub(super) struct HandedOver {
-    /// The name of the registration that holds it.
-    pub(super) worker: String,
-    /// The epoch of that registration.
-    pub(super) epoch: u64,
-    /// The server's time, in microseconds.
-    pub(super) now: u64,
-    /// As a reservation gives it.
-    pub(super) record: Vec<u8>,
-}
-
-impl HandedOver {
-    /// From a message: `job`, the registration, its epoch, and the record from byte 3 on.
-    fn read(message: &[u8]) -> Option<Self> {
-        let mut parts = message
-            .strip_prefix(b"job ")?
-            .splitn(3, |byte| *byte == b' ');
-        let mut text = || std::str::from_utf8(parts.next()?).ok();
-        let (worker, epoch) = (text()?.to_owned(), text()?.parse().ok()?);
-        let record = parts.next()?;
-        let now = std::str::from_utf8(record.get(..16)?).ok()?.parse().ok()?;
-        Some(Self {
-            worker,
-            epoch,
-            now,
-            record: [b"Jr", record].concat(),
-        })
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -99,9 +62,6 @@ impl Signals {
             later: Mutex::default(),
             limited: Mutex::default(),
             undecodable: Mutex::default(),
-            handed_over: Mutex::default(),
-            came: Notify::new(),
-            gap: AtomicBool::new(false),
             schedule: Notify::new(),
             registration: Mutex::default(),
             kinds,
@@ -125,20 +85,12 @@ impl Signals {
             Event::Message(message) => &message.payload,
             // Messages may have been missed.
             Event::Resubscribed => {
-                self.gap.store(true, Ordering::Release);
                 self.look_at_all();
                 self.schedule.notify_one();
                 return true;
             }
             _ => return false,
         };
-        if let Some(handed_over) = HandedOver::read(message) {
-            self.handed_over.lock().push(handed_over);
-            // It waits no longer, as the store sees it.
-            self.look.store(true, Ordering::Release);
-            self.came.notify_one();
-            return true;
-        }
         let text = String::from_utf8_lossy(message);
         match text.split_once(' ').unwrap_or((&text, "")) {
             ("", _) => {
@@ -171,26 +123,6 @@ impl Signals {
         }
     }
 
-    /// Jobs that came with messages since this was asked last.
-    pub(super) fn take_handed_over(&self) -> Vec<HandedOver> {
-        std::mem::take(&mut self.handed_over.lock())
-    }
-
-    /// Waits for such a job.
-    pub(super) async fn handed_over(&self) {
-        loop {
-            self.came.notified().await;
-            if !self.handed_over.lock().is_empty() {
-                return;
-            }
-        }
-    }
-
-    /// Whether messages were lost since this was asked last.
-    pub(super) fn take_gap(&self) -> bool {
-        self.gap.swap(false, Ordering::AcqRel)
-    }
-
     fn look_at_all(&self) {
         self.parked.lock().extend(self.kinds.iter().cloned());
         self.look.store(true, Ordering::Release);
@@ -221,11 +153,9 @@ impl Signals {
         *self.due.lock() = None;
     }
 
-    /// Whether the store must be asked now, or a job came with a message.
+    /// Whether the store must be asked now.
     pub(super) fn must_look(&self) -> bool {
-        self.look.load(Ordering::Acquire)
-            || !self.parked.lock().is_empty()
-            || !self.handed_over.lock().is_empty()
+        self.look.load(Ordering::Acquire) || !self.parked.lock().is_empty()
     }
 
     /// When a delayed job will be due, a kind is no longer left to others, or a limit may let its jobs run.
