@@ -107,21 +107,24 @@ fn add_looking(routes: &mut Routes) {
             .reply::<Counts>(200, "The counts"),
     );
     routes.add(
-        filtered(Route::get("/v1/queues/{name}/jobs", list))
-            .doc(FAMILY, "List jobs, or search their payloads")
-            .query("from", "Where to go on: `next` of the answer before", "")
-            .reply::<Jobs>(200, "One page, or what one step of a search has found"),
+        filtered(
+            Route::get("/v1/queues/{name}/jobs", list)
+                .doc(FAMILY, "List jobs, or search their payloads"),
+        )
+        .query("from", "Where to go on: `next` of the answer before", "")
+        .reply::<Jobs>(200, "One page, or what one step of a search has found"),
     );
     routes.add(
-        filtered(Route::get("/v1/queues/{name}/jobs:search", search_stream))
-            .doc(
+        filtered(
+            Route::get("/v1/queues/{name}/jobs:search", search_stream).doc(
                 FAMILY,
                 "Search a queue of any size: server-sent events found, progress, problem and end. \
                  All searches together take turns; closing the connection ends one",
-            )
-            .query("limit", "End after so many (default 100)", 10)
-            .query("from", "Where to go on: `next` of an event before", "")
-            .status(200, "A stream of events"),
+            ),
+        )
+        .query("limit", "End after so many (default 100)", 10)
+        .query("from", "Where to go on: `next` of an event before", "")
+        .status(200, "A stream of events"),
     );
 }
 

@@ -41,6 +41,8 @@ matrix! {
         let now = u64::try_from(store.time().await?.as_micros())?;
         let ahead = now + 3_600_000_000;
         let highest = 9_007_199_254_740_000;
+        // Not from here; beyond what a number of Lua holds.
+        let foreign = 99_999_999_999_999_999;
         for (held, least, most) in [
             ("5".to_owned(), now, ahead),
             ("0".repeat(17), now, ahead),
@@ -48,6 +50,7 @@ matrix! {
             ((now - 1).to_string(), now, ahead),
             (ahead.to_string(), ahead + 1, ahead + 1),
             (highest.to_string(), highest + 1, highest + 1),
+            (foreign.to_string(), foreign + 1, foreign + 1),
         ] {
             store.query::<()>(redis::cmd("SET").arg(&counter).arg(&held)).await?;
             let guard = mutex.try_lock().await?.expect("it is free");

@@ -9,10 +9,11 @@ local function next_fence(key)
   local fence = time[1] .. string.sub('00000' .. time[2], -6)
   local last = redis.call('SET', key, fence, 'GET')
   if last and (#last ~= #fence or last >= fence) then
-    last = tonumber(last)
-    if last and last >= tonumber(fence) then
-      fence = string.format('%.0f', last + 1)
-      redis.call('SET', key, fence)
+    if string.find(last, '^[1-9]%d*$') and (#last > #fence or #last == #fence and last >= fence) then
+      -- The server counts beyond 2^53, where a number of Lua would stay the same.
+      redis.call('SET', key, last)
+      redis.call('INCR', key)
+      fence = redis.call('GET', key)
     end
   end
   return fence

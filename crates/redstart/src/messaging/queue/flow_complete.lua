@@ -9,7 +9,8 @@
 -- Returns  1 complete, 0 its jobs were forgotten: it took too long
 -- After flow_jobs.lua too.
 local staged, flows, mark = KEYS[17], KEYS[18], KEYS[19]
-if redis.call('EXISTS', mark) == 1 then return 1 end
+-- The mark may have been evicted.
+if redis.call('EXISTS', mark) == 1 or redis.call('HEXISTS', staged, '') == 1 then return 1 end
 if redis.call('HLEN', staged) ~= tonumber(ARGV[7]) then return 0 end
 local now = now()
 redis.call('SET', mark, 1, 'PX', ARGV[8])

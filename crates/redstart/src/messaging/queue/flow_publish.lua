@@ -27,7 +27,7 @@ if at < 0 then
   return leave(redis.call('HLEN', staged))
 end
 
-local nodes, bytes = {}, 0
+local nodes, bytes, taken = {}, 0, {}
 while not is_enough() and bytes < 500000 do
   local fields = {}
   for i = at, at + 9 do fields[#fields + 1] = format('%.0f', i) end
@@ -38,11 +38,13 @@ while not is_enough() and bytes < 500000 do
     bytes = bytes + #node
     spent = spent + 10
   end
-  redis.call('HDEL', staged, unpack(fields))
+  taken[#taken + 1] = fields
   at = at + #fields
   if not found[#fields] then break end
 end
 add_jobs(nodes, '+inf', now)
+-- After that, so that an error leaves them where they are.
+for _, fields in ipairs(taken) do redis.call('HDEL', staged, unpack(fields)) end
 local left = redis.call('HLEN', staged) - 1
 if left > 0 then redis.call('HSET', staged, '', at) end
 return leave(left)
