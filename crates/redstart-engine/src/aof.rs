@@ -354,7 +354,8 @@ impl Log {
             let len = self.len.load(Ordering::Relaxed);
             let base_len = self.base_len.load(Ordering::Relaxed);
             let grown = self.policy.wants_rewrite(len, base_len);
-            if work.rewrite || (grown && self.rewrite_may_begin()) {
+            let wanted = grown || self.has_to_rewrite();
+            if work.rewrite || (wanted && self.rewrite_may_begin()) {
                 self.start_rewrite();
             }
         }

@@ -51,6 +51,9 @@ pub(crate) struct Wait {
     pub(crate) serve: Serve,
 }
 
+/// How the name of a key begins that stands for what is no data, such as how far replicas are.
+const OWN: &[u8] = b"\0redstart.";
+
 /// How the name of a key begins that stands for work which goes on whatever becomes of the data.
 pub(crate) const GOES_ON: &[u8] = b"\0redstart.backup.";
 
@@ -206,7 +209,8 @@ fn settle(state: &mut State, number: u64, served: Served) {
     }
     leave_queues(state, db, &keys, number, hears);
     // That nothing came is told whatever else waits for the disk.
-    let position = state.effects.position_in_vain(db, &keys);
+    let data = keys.iter().filter(|key| !key.starts_with(OWN));
+    let position = state.effects.position_in_vain(db, data);
     set_position(state, number, position);
 }
 
@@ -379,7 +383,8 @@ fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
     }
     let changed = state.effects.flush_for_waiting();
     // Who waits for no key tells of none.
-    if is_served && (changed > 0 || !key.is_empty()) {
+    let of_data = !key.is_empty() && !key.starts_with(OWN);
+    if is_served && (changed > 0 || of_data) {
         let position = match changed {
             0 => state.effects.position_of(db, key),
             changed => changed,

@@ -97,6 +97,8 @@ pub(crate) struct Effects {
     /// What replicas are fed with, if there are any.
     stream: Option<Arc<Stream>>,
     pending: Vec<Effect>,
+    /// How many of them were there when the sink was set: it began with what they did.
+    known: usize,
     /// A reply depends on some of them.
     owed: bool,
     /// Where reads are held.
@@ -139,6 +141,7 @@ impl Effects {
 
     pub(crate) fn set_sink(&mut self, sink: Option<Box<dyn Sink>>) {
         self.sink = sink;
+        self.known = self.pending.len();
         self.follow_sink();
     }
 
@@ -149,6 +152,8 @@ impl Effects {
         if self.holds && !held {
             // Which keys changed until now was not noted, and not all of that may be on the disk.
             self.everything = self.last;
+            // Nor which keys the running unit has changed.
+            self.touched_all = true;
         }
         if !self.holds {
             self.touched.clear();
@@ -332,7 +337,10 @@ impl Effects {
 
     /// A command reads the keyspace as a whole.
     pub(crate) fn depend_on_all(&mut self) {
-        self.needed = self.needed.max(self.last);
+        // Where reads are not held, they do not wait for a disk that refuses what was written.
+        if self.is_undurable() {
+            self.needed = self.needed.max(self.last);
+        }
     }
 
     /// Whether everything up to a position is on the disk; false without a log.
@@ -401,8 +409,12 @@ impl Effects {
         if !self.pending.is_empty() {
             let owed = std::mem::take(&mut self.owed);
             self.units += u64::from(owed);
-            if let Some(sink) = &mut self.sink {
-                self.last = sink.append(&self.pending);
+            let known = std::mem::take(&mut self.known);
+            let new = self.pending.get(known..).unwrap_or_default();
+            if let Some(sink) = &mut self.sink
+                && !new.is_empty()
+            {
+                self.last = sink.append(new);
                 if owed {
                     self.needed = self.last;
                 }

@@ -197,7 +197,7 @@ impl Feed {
 }
 
 /// The stream, which begins now if there was none.
-fn open(state: &mut State) -> Arc<Stream> {
+pub(crate) fn open(state: &mut State) -> Arc<Stream> {
     if let Some(stream) = &state.feed.stream {
         return stream.clone();
     }

@@ -446,3 +446,127 @@ fn a_fresh_base_after_a_rewrite_that_failed_takes_the_place_of_nothing() {
     redstart_testkit::figure(format!("{worlds} crash points"));
     assert!(worlds > 200, "{worlds}");
 }
+
+#[test]
+fn a_fresh_base_is_not_written_again_when_all_data_was_replaced_meanwhile() {
+    let _alone = ALONE.lock();
+    let disk = Disk::new(1);
+    let engine = start(&disk, Fsync::Always).unwrap();
+    lose_a_sync(&disk, &engine);
+    let log = engine.inner.log.get().unwrap();
+    assert_eq!(log.trouble(), FILE_LOST);
+    let mut state = engine.inner.state.lock();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| log.start_over());
+        // Long enough for it to wait for the state, most times.
+        std::thread::sleep(ROUND);
+        keep_replaced(&mut state).unwrap();
+        drop(state);
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(log.trouble(), FINE);
+    assert_eq!(log.disk.lock().fresh_starts, 1);
+}
+
+#[test]
+fn what_is_acknowledged_after_a_fresh_base_failed_is_there() {
+    let _alone = ALONE.lock();
+    let mut worlds = 0;
+    for first in 1..24 {
+        for second in 1..8 {
+            let disk = Disk::new(first);
+            let engine = start(&disk, Fsync::Always).unwrap();
+            let log = engine.inner.log.get().unwrap();
+            let mut session = engine.session();
+            assert_eq!(ask(&mut session, &["RPUSH", "list", "1"]), Reply::Int(1));
+            disk.plan(first, Fault::Device);
+            disk.plan(first + second, Fault::Device);
+            if log.write_fresh(&engine.inner.state.lock()).is_ok() {
+                break;
+            }
+            let refused = ask(&mut session, &["RPUSH", "list", "2"]).is_error();
+            disk.crash(Fault::Kill);
+            let engine = start(&disk.after_crash(1), Fsync::Always);
+            let how = format!("calls {first} and {second} later failed");
+            let engine = engine.unwrap_or_else(|error| panic!("{how}: {error}"));
+            let len = ask(&mut engine.session(), &["LLEN", "list"]);
+            let fine = len == Reply::Int(2) || (refused && len == Reply::Int(1));
+            assert!(fine, "{how}: {len:?}\n{}", disk.journal());
+            worlds += 1;
+        }
+    }
+    redstart_testkit::figure(format!("{worlds} crash points"));
+    assert!(worlds > 40, "{worlds}");
+}
+
+/// The log's files are those that its manifest names.
+fn check_files(disk: &Disk, log: &Log, how: &str) {
+    let mut known = log.disk.lock().manifest.files();
+    known.sort();
+    let names = folder::Folder::names(disk).into_iter();
+    let names = names
+        .map(|(name, _)| name)
+        .filter(|name| name.ends_with(".aof"));
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        known,
+        "{how}\n{}",
+        disk.journal()
+    );
+}
+
+#[test]
+fn what_a_rewrite_that_failed_left_is_removed_by_the_next_one() {
+    let _alone = ALONE.lock();
+    let mut worlds = 0;
+    for first in 1..12 {
+        for second in 1..8 {
+            let disk = Disk::new(first);
+            let (engine, rewritten) = lost_during_a_rewrite(&disk);
+            let log = engine.inner.log.get().unwrap();
+            disk.plan(first, Fault::Device);
+            disk.plan(first + second, Fault::Device);
+            if log.end_rewrite(&rewritten).is_ok() {
+                break;
+            }
+            // The second fault may be met by the next one.
+            if log.rewrite().is_err() {
+                log.rewrite().unwrap();
+            }
+            check_files(
+                &disk,
+                &log,
+                &format!("calls {first} and {second} later failed"),
+            );
+            worlds += 1;
+        }
+    }
+    assert!(worlds > 20, "{worlds}");
+}
+
+#[test]
+fn rewrites_that_fail_one_after_the_other_begin_one_increment() {
+    let _alone = ALONE.lock();
+    let mut worlds = 0;
+    for at in 1..40 {
+        let disk = Disk::new(at);
+        let engine = start(&disk, Fsync::Always).unwrap();
+        let log = engine.inner.log.get().unwrap();
+        for item in ["1", "2"] {
+            ask(&mut engine.session(), &["RPUSH", "list", item]);
+        }
+        for _ in 0..3 {
+            disk.plan(at, Fault::Device);
+            worlds += u32::from(log.rewrite().is_err());
+            let increments = log.disk.lock().manifest.increments.len();
+            let journal = disk.journal();
+            assert!(increments <= 2, "{increments} with call {at}\n{journal}");
+        }
+        // What is left of the plan may be met by the next ones.
+        let rewritten = (0..4).any(|_| log.rewrite().is_ok());
+        assert!(rewritten, "call {at}\n{}", disk.journal());
+        check_files(&disk, &log, &format!("call {at}"));
+        check_list(&disk, &format!("call {at}"));
+    }
+    assert!(worlds > 20, "{worlds}");
+}

@@ -1,6 +1,9 @@
 //! The manifest: which files make up the log, in Redis's format.
 
-use std::io::{self, Read};
+use std::{
+    fmt,
+    io::{self, Read},
+};
 
 use super::{file::LogFile, folder::Folder};
 use crate::error::EngineError;
@@ -31,6 +34,26 @@ pub(super) struct Increment(Part);
 pub(super) struct Numbers {
     base: u64,
     increment: u64,
+}
+
+/// Why a manifest was not saved.
+#[derive(Debug)]
+pub(super) struct Unsaved {
+    error: io::Error,
+    /// It was complete and may have taken the place of the previous one.
+    pub(super) in_doubt: bool,
+}
+
+impl From<Unsaved> for EngineError {
+    fn from(unsaved: Unsaved) -> EngineError {
+        unsaved.error.into()
+    }
+}
+
+impl fmt::Display for Unsaved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
 }
 
 impl Manifest {
@@ -101,16 +124,29 @@ impl Manifest {
     }
 
     /// Replaces the folder's manifest at once.
-    pub(super) fn save(&self, folder: &dyn Folder) -> io::Result<()> {
+    pub(super) fn save(&self, folder: &dyn Folder) -> Result<(), Unsaved> {
         let temporary = format!("temp-{NAME}");
+        let written = self.write(folder, &temporary);
+        written.map_err(|error| Unsaved {
+            error,
+            in_doubt: false,
+        })?;
+        let renamed = folder.rename(&temporary, NAME);
+        let kept = renamed.and_then(|()| folder.sync());
+        kept.map_err(|error| Unsaved {
+            error,
+            in_doubt: true,
+        })
+    }
+
+    /// Writes the manifest to a file that nothing reads yet.
+    fn write(&self, folder: &dyn Folder, temporary: &str) -> io::Result<()> {
         // A file whose sync has failed is not to be used again.
-        let _ = folder.remove(&temporary);
-        let file = LogFile::new(folder.create(&temporary)?);
+        let _ = folder.remove(temporary);
+        let file = LogFile::new(folder.create(temporary)?);
         file.append(self.text().as_bytes())?;
         file.sync()?;
         // What it names must be there whenever it is: a folder's changes are not kept in order.
-        folder.sync()?;
-        folder.rename(&temporary, NAME)?;
         folder.sync()
     }
 
@@ -135,6 +171,13 @@ impl Manifest {
         let base = self.base.iter().map(|part| part.name.clone());
         let rest = self.increments.iter().map(|part| part.0.name.clone());
         base.chain(rest).collect()
+    }
+
+    /// The files before the one that is being written.
+    pub(super) fn without_current(&self) -> Manifest {
+        let mut before = self.clone();
+        before.increments.pop();
+        before
     }
 
     /// The file that is being written.

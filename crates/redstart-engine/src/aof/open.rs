@@ -88,7 +88,8 @@ fn take_over(log: &Log, engine: &Engine, dir: &Path) -> Result<(), EngineError> 
     };
     loaded.map_err(|text| EngineError::Log(format!("{}: {text}", path.display())))?;
     // Until this is done, the next start does it again.
-    log.start_over()
+    let state = engine.inner.state.lock();
+    log.write_fresh(&state)
 }
 
 /// Makes the folder and keeps others from it.

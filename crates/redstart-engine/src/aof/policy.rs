@@ -41,6 +41,11 @@ impl Policy {
         CHOICES[usize::from(self.fsync.load(Ordering::Relaxed))]
     }
 
+    /// Whether the log is rewritten without being asked for.
+    pub(super) fn rewrites(&self) -> bool {
+        self.rewrite_percentage.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether an increment of this length is reason to rewrite.
     pub(super) fn wants_rewrite(&self, len: u64, base_len: u64) -> bool {
         let percentage = self.rewrite_percentage.load(Ordering::Relaxed);

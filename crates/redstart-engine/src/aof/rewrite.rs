@@ -9,7 +9,7 @@ use super::{
     Disk, Failures, Log, ROUND, dump,
     file::LogFile,
     load,
-    manifest::{Manifest, Numbers},
+    manifest::{Manifest, Numbers, Unsaved},
     pause_between,
     write::{FILE_LOST, FINE},
 };
@@ -38,6 +38,11 @@ impl Log {
     pub(super) fn rewrite_may_begin(&self) -> bool {
         let until = self.rewrite_failures.lock().pause_until;
         until.is_none_or(|until| until <= Instant::now())
+    }
+
+    /// Whether the last rewrite failed. It has begun another increment perhaps, whose length says nothing of the older ones.
+    pub(super) fn has_to_rewrite(&self) -> bool {
+        self.policy.rewrites() && self.rewrite_failures.lock().count > 0
     }
 
     pub(super) fn start_rewrite(self: &Arc<Log>) {
@@ -130,17 +135,24 @@ impl Log {
         // Callers write to the current file while the manifest that names the next is saved.
         let mut numbers = self.saving.lock();
         let (old, fresh_starts) = self.manifest();
+        if self.len.load(Ordering::Relaxed) == 0 && old.increments.len() > 1 {
+            // A rewrite that failed has begun this one: what was before it has ended.
+            return Ok((old.without_current(), fresh_starts));
+        }
         let mut new = old.clone();
         new.add_increment(&mut numbers);
         let name = new.current().to_owned();
         let file = LogFile::new(self.folder.create(&name)?);
         // What was written meanwhile is synced before anybody has to wait for it, too.
-        let saved = new.save(&*self.folder).and_then(|()| self.sync());
-        if let Err(error) = saved {
+        if let Err(unsaved) = new.save(&*self.folder) {
+            self.give_up(&old, &[&name], &unsaved);
+            return Err(unsaved.into());
+        }
+        if let Err(error) = self.sync() {
             self.go_back(&old, &[&name]);
             return Err(error.into());
         }
-        let _last = self.syncing.lock();
+        let last = self.syncing.lock();
         let mut disk = self.disk.lock();
         // The new file knows of no selected database, so the buffer must be empty when it is used.
         let mut buffer = self.buffer.lock();
@@ -152,6 +164,10 @@ impl Log {
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
+            // Nobody waits while the manifest is saved.
+            drop(buffer);
+            drop(disk);
+            drop(last);
             self.go_back(&old, &[&name]);
             return Err(error.into());
         }
@@ -177,12 +193,28 @@ impl Log {
 
     /// Makes the manifest name what it named before; if that is certain, removes the files that it may have named meanwhile.
     /// Otherwise both manifests can be loaded, and the next base or the next start cleans up: until then no other file takes the
-    /// names.
-    fn go_back(&self, old: &Manifest, names: &[&str]) {
-        if old.save(&*self.folder).is_ok() {
-            for name in names {
-                let _ = self.folder.remove(name);
-            }
+    /// names. Whether it is certain.
+    fn go_back(&self, old: &Manifest, names: &[&str]) -> bool {
+        let certain = old.save(&*self.folder).is_ok();
+        if certain {
+            self.remove_each(names);
+        }
+        certain
+    }
+
+    /// As [`Log::go_back`] after a manifest that was not saved. A disk that is full has no room for another one either: the
+    /// previous one is there if nothing has taken its place.
+    fn give_up(&self, old: &Manifest, names: &[&str], unsaved: &Unsaved) -> bool {
+        if unsaved.in_doubt {
+            return self.go_back(old, names);
+        }
+        self.remove_each(names);
+        true
+    }
+
+    fn remove_each(&self, names: &[&str]) {
+        for name in names {
+            let _ = self.folder.remove(name);
         }
     }
 
@@ -202,27 +234,26 @@ impl Log {
         let mut new = current.clone();
         let name = new.replace_base(old, &mut numbers);
         self.folder.rename(&rewritten.temporary, &name)?;
-        if let Err(error) = new.save(&*self.folder) {
-            self.go_back(&current, &[&name]);
-            return Err(error.into());
+        if let Err(unsaved) = new.save(&*self.folder) {
+            self.give_up(&current, &[&name], &unsaved);
+            return Err(unsaved.into());
         }
         let mut disk = self.disk.lock();
         disk.manifest = new;
         self.base_len.store(rewritten.len, Ordering::Relaxed);
         drop(disk);
-        for name in old.files() {
-            let _ = self.folder.remove(&name);
-        }
+        self.remove_files(old);
         Ok(())
     }
 
-    /// Writes a fresh base from memory and begins a new increment: what the previous files hold
-    /// is not certain. Everybody waits meanwhile.
+    /// As [`Log::try_to_start_over`].
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn start_over(&self) -> Result<(), EngineError> {
         self.try_to_start_over().0
     }
 
-    /// As [`Log::start_over`], and for how long everybody had to wait.
+    /// Writes a fresh base from memory and begins a new increment if the file is lost: what the previous files hold is not
+    /// certain. Also for how long everybody had to wait.
     pub(super) fn try_to_start_over(&self) -> (Result<(), EngineError>, Duration) {
         let nothing = (Ok(()), Duration::ZERO);
         let Some(inner) = self.engine.get().and_then(Weak::upgrade) else {
@@ -237,6 +268,10 @@ impl Log {
                 break state;
             }
         };
+        if self.trouble() != FILE_LOST {
+            // All data was replaced while this waited, and is kept.
+            return nothing;
+        }
         let begun = Instant::now();
         let written = self.write_fresh(&state);
         drop(state);
@@ -301,11 +336,19 @@ impl Log {
         let mut new = old.clone();
         new.add_increment(numbers);
         let base = new.replace_base(&old, numbers);
-        let file = LogFile::new(self.folder.create(new.current())?);
-        let renamed = self.folder.rename(&temporary, &base);
-        if let Err(error) = renamed.and_then(|()| new.save(&*self.folder)) {
-            self.go_back(&old, &[base.as_str(), new.current()]);
-            return Err(error.into());
+        let created = self.folder.create(new.current());
+        let renamed = created.and_then(|file| {
+            self.folder.rename(&temporary, &base)?;
+            Ok(LogFile::new(file))
+        });
+        let file =
+            renamed.inspect_err(|_| self.remove_each(&[&temporary, &base, new.current()]))?;
+        if let Err(unsaved) = new.save(&*self.folder) {
+            if !self.give_up(&old, &[&base, new.current()], &unsaved) {
+                // The next start may load the new files: what is written to the previous one would be missing.
+                self.lose(&unsaved.to_string());
+            }
+            return Err(unsaved.into());
         }
         let mut buffer = self.buffer.lock();
         buffer.bytes.clear();

@@ -25,7 +25,7 @@ use crate::{
     client::Client,
     context::{Ctx, Origin},
     error::NOT_KEPT,
-    registry,
+    feed, registry,
     reply::Protocol,
 };
 
@@ -928,4 +928,107 @@ fn who_asks_for_a_rewrite_of_a_lost_file_does_not_wait_for_the_next_attempt() {
     assert_eq!(ask_until_it_recovers(&mut session, "SET k 1"), Reply::OK);
     let took = asked.elapsed();
     assert!(took < Duration::from_secs(15), "{took:?}");
+}
+
+#[test]
+fn a_base_that_a_full_disk_takes_no_manifest_for_is_removed() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::No);
+    ask(&mut engine.session(), "SET k v");
+    let log = log(&engine);
+    let rewritten = log.begin_rewrite().unwrap();
+    fault::FULL.store(true, Ordering::SeqCst);
+    let ended = log.end_rewrite(&rewritten);
+    fault::FULL.store(false, Ordering::SeqCst);
+    assert!(ended.is_err());
+    let names = OsFolder::new(dir.path().join(FOLDER)).names().into_iter();
+    let names = names
+        .map(|(name, _)| name)
+        .filter(|name| name.ends_with(".aof"));
+    let (mut names, mut known) = (names.collect::<Vec<_>>(), log.disk.lock().manifest.files());
+    names.sort();
+    known.sort();
+    assert_eq!(names, known);
+}
+
+#[test]
+fn a_rewrite_that_failed_is_tried_again_however_short_the_increment_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::No);
+    ask(&mut engine.session(), "SET k v");
+    let log = log(&engine);
+    log.finish_rewrite(Err(EngineError::Log("it failed".into())));
+    let begun = Instant::now();
+    while log.rewrites.load(Ordering::SeqCst) == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not tried");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_transaction_that_begins_the_log_is_in_it_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = crate::Settings::new();
+    settings
+        .set("dir", &dir.path().display().to_string())
+        .unwrap();
+    let engine = Engine::builder().settings(settings).build().unwrap();
+    // What is changed is noted, for replicas.
+    feed::open(&mut engine.inner.lock());
+    let mut session = engine.session();
+    for line in [
+        "MULTI",
+        "INCR a",
+        "CONFIG SET appendonly yes",
+        "INCR b",
+        "EXEC",
+        "INCR a",
+    ] {
+        let reply = ask(&mut session, line);
+        assert!(!reply.is_error(), "{line}: {reply:?}");
+    }
+    drop((session, engine));
+    let engine = open(dir.path(), Fsync::No);
+    let mut session = engine.session();
+    assert_eq!(
+        ask(&mut session, "MGET a b"),
+        Reply::Array(vec![Reply::bulk("2"), Reply::bulk("1")])
+    );
+}
+
+#[test]
+fn nobody_waits_while_what_was_taken_for_a_client_is_written() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::No);
+    let (mut waiting, mut writer) = (engine.session(), engine.session());
+    let Outcome::Blocked(mut blocked) = waiting.execute(&words("BLPOP queue 0")) else {
+        panic!("there is something in the queue");
+    };
+    fault::SLOW_WRITE.store(true, Ordering::SeqCst);
+    let (pushed, _) = writer.execute_ahead(&words("RPUSH queue x"));
+    assert!(pushed.into_reply().is_some());
+    let polled = std::thread::spawn(move || {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let polled = std::pin::Pin::new(&mut blocked).poll(&mut cx);
+        (polled.is_ready(), blocked)
+    });
+    let mut free = true;
+    for _ in 0..200 {
+        std::thread::sleep(Duration::from_millis(1));
+        free &= engine
+            .inner
+            .state
+            .try_lock_for(Duration::from_secs(5))
+            .is_some();
+        if !free {
+            break;
+        }
+    }
+    fault::SLOW_WRITE.store(false, Ordering::SeqCst);
+    let (is_ready, blocked) = polled.join().unwrap();
+    assert!(free, "everybody waits for the disk");
+    assert!(is_ready);
+    drop(blocked);
 }

@@ -874,3 +874,118 @@ fn waitaof_is_woken_by_the_disk_and_by_replicas() {
         local.hears("*2\r\n:1\r\n:").await;
     });
 }
+
+#[test]
+fn what_a_transaction_changed_before_it_made_the_log_promise_more_waits_for_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::EverySec);
+    let (mut writer, mut reader) = (engine.session(), engine.session());
+    let slow = SlowDisk::new();
+    for line in ["MULTI", "SET k 1", "CONFIG SET appendfsync always", "EXEC"] {
+        ahead(&mut writer, line);
+    }
+    let changed = log(&engine).end();
+    let (_, position) = reader.execute_ahead(&words("GET k"));
+    drop(slow);
+    assert!(position.at() >= changed, "{position:?}");
+}
+
+#[test]
+fn a_client_that_has_sent_a_lot_and_leaves_while_the_disk_hangs_is_let_go() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut wire = Wire::connect(addr).await;
+        let slow = SlowDisk::new();
+        wire.send("SET a 1\r\n").await;
+        becomes(&engine, "EXISTS a", Reply::Int(1)).await;
+        let more = "GET a\r\n".repeat(200_000);
+        // Sockets may not hold all of it.
+        let _ = timeout(PATIENCE / 2, wire.0.write_all(more.as_bytes())).await;
+        drop(wire);
+        clients_become(&engine, 0).await;
+        drop(slow);
+    });
+}
+
+#[test]
+fn a_client_that_only_sends_no_more_gets_its_message_from_a_slow_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    runtime().block_on(async {
+        let addr = listen(&engine).await;
+        let mut wire = Wire::connect(addr).await;
+        wire.send("HELLO 3\r\nSUBSCRIBE news\r\nECHO begun\r\n")
+            .await;
+        let mut before = Vec::new();
+        while !before.ends_with(b"begun\r\n") {
+            let byte = timeout(PATIENCE, wire.0.read_u8()).await;
+            before.push(byte.expect("nothing is heard").unwrap());
+        }
+        let slow = SlowDisk::new();
+        wire.send("MULTI\r\nSET k 1\r\nPUBLISH news hello\r\nEXEC\r\n")
+            .await;
+        becomes(&engine, "EXISTS k", Reply::Int(1)).await;
+        wire.0.shutdown().await.unwrap();
+        wire.hears_nothing().await;
+        drop(slow);
+        let mut heard = Vec::new();
+        let all = timeout(PATIENCE, wire.0.read_to_end(&mut heard)).await;
+        all.expect("it does not end").unwrap();
+        let heard = String::from_utf8_lossy(&heard);
+        assert!(
+            heard.contains("hello") && heard.contains("+OK"),
+            "{heard:?}"
+        );
+    });
+}
+
+#[test]
+fn who_waits_for_replicas_is_answered_in_time_although_the_disk_hangs() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let (mut waiting, mut writer) = (engine.session(), engine.session());
+    ask(&mut writer, "SET k 1");
+    let slow = SlowDisk::new();
+    ahead(&mut writer, "FLUSHALL");
+    let Outcome::Blocked(blocked) = waiting.execute(&words("WAIT 1 20")) else {
+        panic!("there are replicas");
+    };
+    let answered = runtime().block_on(async { timeout(Duration::from_secs(5), blocked).await });
+    drop(slow);
+    assert_eq!(answered, Ok(Reply::ZERO));
+}
+
+#[test]
+fn who_hears_that_a_watched_key_or_the_keys_of_a_slot_changed_waits_for_the_disk() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Engine::builder().append_only(dir.path(), Fsync::Always);
+    let engine = builder.cluster(true).build().unwrap();
+    let (mut writer, mut reader) = (engine.session(), engine.session());
+    ask(&mut writer, "SET k 1");
+    ask(&mut reader, "WATCH k");
+    let slow = SlowDisk::new();
+    ahead(&mut writer, "SET k 2");
+    let changed = log(&engine).end();
+    ahead(&mut reader, "MULTI");
+    let slot = crate::hash_slot::of(b"k");
+    let mut positions = Vec::new();
+    for line in [
+        "EXEC".to_owned(),
+        format!("CLUSTER COUNTKEYSINSLOT {slot}"),
+        format!("CLUSTER GETKEYSINSLOT {slot} 1"),
+    ] {
+        let (_, position) = reader.execute_ahead(&words(&line));
+        positions.push((line, position.at()));
+    }
+    drop(slow);
+    for (line, position) in positions {
+        assert!(position >= changed, "{line} does not wait");
+    }
+}

@@ -236,6 +236,7 @@ fn keys<'a>(cx: &'a mut Ctx<'_>, slot: u16) -> impl Iterator<Item = Bytes> + 'a 
 fn countkeysinslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check(cx)?;
     let slot = slot_arg(&args[2])?;
+    cx.state.effects.depend_on_all();
     let all = cx.db().iter();
     let count = all.filter(|(key, _)| hash_slot::of(key) == slot).count();
     Ok(count.into())
@@ -246,6 +247,7 @@ fn getkeysinslot(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let (slot, count) = (int_arg(&args[2])?, int_arg(&args[3])?);
     match (usize::try_from(count), (0..SLOTS).contains(&slot)) {
         (Ok(count), true) => {
+            cx.state.effects.depend_on_all();
             let found = keys(cx, slot as u16).take(count).map(Reply::Bulk);
             Ok(Reply::Array(found.collect()))
         }
@@ -305,6 +307,7 @@ fn slot_stats(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         args.get(at)
             .is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
     };
+    cx.state.effects.depend_on_all();
     let mut counts = vec![0i64; SLOTS as usize];
     if is(2, "slotsrange") && args.len() == 5 {
         let (first, last) = (own_slot(&args[3])?, own_slot(&args[4])?);

@@ -57,6 +57,12 @@ fn exec(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
         return Err("ERR EXEC without MULTI".into());
     };
     let touched = watch_is_broken(cx);
+    if touched && let Some(watch) = &cx.client.watch {
+        // That one of them was changed is told.
+        for (db, key) in &watch.keys {
+            cx.state.effects.depend_on(*db, key);
+        }
+    }
     unwatch_all(cx.state, cx.client);
     if multi.broken {
         return Err("EXECABORT Transaction discarded because of previous errors.".into());

@@ -263,8 +263,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn make_space(&mut self) {
-        let wanted = self.parser.wanted().clamp(READ, HIGH_WATER);
-        self.parser.buffer().reserve(wanted);
+        make_space(&mut self.parser);
     }
 
     /// Waits for the client to send something, or for something to tell it.
@@ -316,39 +315,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         .await
     }
 
+    /// What the connection goes on with while it waits for the log.
+    fn beside(&mut self) -> (&Session, Beside<'_, S>) {
+        let beside = Beside {
+            held: self.commands.bytes() + self.out.len(),
+            limit: self.allowed.buffer,
+            session: &self.session,
+            profile: &self.profile,
+            socket: &mut self.socket,
+            parser: &mut self.parser,
+        };
+        (&self.session, beside)
+    }
+
     /// Waits until the log is on the disk up to a position, if that is what is promised. It may take as long as the disk is
-    /// full: meanwhile the client may leave.
+    /// full.
     async fn wait_for_disk(&mut self, position: u64, stop: &CancellationToken) -> Flow {
-        self.make_space();
-        let limit = self.allowed.buffer;
-        let (session, socket, parser) = (&self.session, &mut self.socket, &mut self.parser);
-        let synced = session.synced(position);
-        let (mut synced, mut over) = (std::pin::pin!(synced), std::pin::pin!(give_up(stop)));
-        let mut last = std::pin::pin!(None::<tokio::time::Sleep>);
-        loop {
-            let goes = last.is_some();
-            tokio::select! {
-                biased;
-                () = &mut synced => return Flow::Continue,
-                () = &mut over => return Flow::Close,
-                Some(()) = poll_option(last.as_mut()) => return Flow::Close,
-                // What it was told before it was killed may say why.
-                () = self.profile.end.notified(), if !goes => {
-                    last.set(Some(tokio::time::sleep(LAST_REPLIES)));
-                }
-                read = socket.read_buf(parser.buffer()) => {
-                    session.was_read(read.as_ref().map_or(0, |count| *count));
-                    if !matches!(read, Ok(count) if count > 0) || parser.len() > limit {
-                        return Flow::Close;
-                    }
-                }
-            }
+        let (session, beside) = self.beside();
+        match beside.wait_for(session.synced(position), stop).await {
+            Some(()) => Flow::Continue,
+            None => Flow::Close,
         }
     }
 
-    /// Waits until the log has kept what the replies depend on; `None` if nobody waits for them any more. That a client has
-    /// closed its connection cannot be told from that it only sends no more: it may have its replies for a while yet. So may
-    /// one that is killed.
+    /// Waits until the log has kept what the replies depend on; `None` if nobody waits for them any more.
     async fn wait_until_kept(
         &mut self,
         position: u64,
@@ -357,38 +347,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if position == 0 {
             return Some(Ok(()));
         }
-        self.make_space();
-        let limit = self.allowed.buffer;
-        let (session, socket, parser) = (&self.session, &mut self.socket, &mut self.parser);
-        let (mut kept, mut over) = (
-            std::pin::pin!(session.kept(position)),
-            std::pin::pin!(give_up(stop)),
-        );
-        let mut last = std::pin::pin!(None::<tokio::time::Sleep>);
-        let mut ended = false;
-        loop {
-            let goes = last.is_some();
-            let has_room = parser.len() < HIGH_WATER;
-            tokio::select! {
-                biased;
-                kept = &mut kept => return Some(kept),
-                () = &mut over => return None,
-                Some(()) = poll_option(last.as_mut()) => return None,
-                () = self.profile.end.notified(), if !goes => {
-                    last.set(Some(tokio::time::sleep(LAST_REPLIES)));
-                }
-                read = socket.read_buf(parser.buffer()), if !ended && has_room => match read {
-                    Ok(0) => {
-                        ended = true;
-                        if !goes {
-                            last.set(Some(tokio::time::sleep(LAST_REPLIES)));
-                        }
-                    }
-                    Ok(count) if parser.len() <= limit => session.was_read(count),
-                    _ => return None,
-                },
-            }
-        }
+        let (session, beside) = self.beside();
+        beside.wait_for(session.kept(position), stop).await
     }
 
     /// Writes all that waits to be written, once the log has kept what it depends on.
@@ -455,6 +415,65 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         flow
     }
+}
+
+/// What of a connection goes on while it waits for the log: the client may leave, and its next commands wait.
+struct Beside<'c, S> {
+    session: &'c Session,
+    profile: &'c Profile,
+    socket: &'c mut S,
+    parser: &'c mut Parser,
+    /// More than this is not kept of what the client sends.
+    limit: usize,
+    /// What is kept for it besides that.
+    held: usize,
+}
+
+impl<S: AsyncRead + Unpin> Beside<'_, S> {
+    /// Waits for the log; `None` if nobody waits for the replies any more. That a client has closed its connection cannot be told
+    /// from that it only sends no more: it may have its replies for a while yet. So may one that is killed.
+    async fn wait_for<T>(
+        self,
+        log: impl Future<Output = T>,
+        stop: &CancellationToken,
+    ) -> Option<T> {
+        let (mut log, mut over) = (std::pin::pin!(log), std::pin::pin!(give_up(stop)));
+        let mut last = std::pin::pin!(None::<tokio::time::Sleep>);
+        let mut ended = false;
+        loop {
+            let goes = last.is_some();
+            make_space(self.parser);
+            tokio::select! {
+                biased;
+                done = &mut log => return Some(done),
+                () = &mut over => return None,
+                Some(()) = poll_option(last.as_mut()) => return None,
+                // What it was told before it was killed may say why.
+                () = self.profile.end.notified(), if !goes => {
+                    last.set(Some(tokio::time::sleep(LAST_REPLIES)));
+                }
+                read = self.socket.read_buf(self.parser.buffer()), if !ended => match read {
+                    Ok(0) => {
+                        ended = true;
+                        if !goes {
+                            last.set(Some(tokio::time::sleep(LAST_REPLIES)));
+                        }
+                    }
+                    Ok(count) if self.parser.len() <= self.limit => {
+                        self.session.was_read(count);
+                        let held = self.parser.len() + self.held;
+                        self.profile.held.store(held, Ordering::Relaxed);
+                    }
+                    _ => return None,
+                },
+            }
+        }
+    }
+}
+
+fn make_space(parser: &mut Parser) {
+    let wanted = parser.wanted().clamp(READ, HIGH_WATER);
+    parser.buffer().reserve(wanted);
 }
 
 /// Waits for what there is.

@@ -91,10 +91,15 @@ impl Blocked {
             return Look::Waits(state.blocking.next_look(self.number, now));
         }
         let position = blocking::position(&state, self.number);
+        // It may write to the disk: nobody else waits for that.
+        drop(state);
         match self.inner.poll_kept(position, &mut self.place, cx) {
             Poll::Pending => Look::Unkept,
             Poll::Ready(Err(failed)) => Look::Reply(failed),
             Poll::Ready(Ok(())) => {
+                let Some(mut state) = self.inner.try_lock() else {
+                    return Look::Held;
+                };
                 self.finished = true;
                 Look::Reply(blocking::take(&mut state, self.number))
             }
