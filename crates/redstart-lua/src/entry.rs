@@ -14,7 +14,7 @@ use mlua::{Function, Lua, LuaString, MultiValue, ffi};
 
 use crate::{
     Host,
-    slot::Slot,
+    slot::{Panic, Slot},
     value::{Frame, step},
     values::push_bytes,
 };
@@ -24,7 +24,7 @@ const SLOT: c_int = 1;
 const FUNCTIONS: c_int = 2;
 const HANDLER: c_int = 3;
 const GLOBALS: c_int = 4;
-const RESUME: c_int = 5;
+// The fifth is the function that keeps the slot alive.
 const KEYS: c_int = 6;
 const ARGV: c_int = 7;
 pub(crate) const STEP: c_int = 8;
@@ -92,6 +92,8 @@ struct Job {
     /// How many names the entry has.
     names: usize,
     ended: Ended,
+    /// What the host has panicked with.
+    panic: Option<Panic>,
 }
 
 impl Entry {
@@ -173,11 +175,15 @@ impl Entry {
             host,
             names: self.names,
             ended: Ended::Nested,
+            panic: None,
         };
         let announced = Announced(NEXT.replace(&raw mut job));
-        self.enter.call::<()>(())?;
+        let entered = self.enter.call::<()>(());
         drop(announced);
-        Ok(job.ended)
+        if let Some(panic) = job.panic {
+            panic::resume_unwind(panic);
+        }
+        entered.map(|()| job.ended)
     }
 }
 
@@ -189,8 +195,8 @@ impl Entry {
 /// called it; otherwise it does nothing.
 unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
     let job = NEXT.replace(ptr::null_mut());
-    // SAFETY: this runs as a C function with room for 20 values, of which it takes six. The first upvalue points to the slot,
-    // which RESUME keeps alive; the job waits in `Entry::run`, below this frame on this thread's stack. What may raise an
+    // SAFETY: this runs as a C function with room for 20 values, of which it takes seven. The first upvalue points to the slot,
+    // which the fifth keeps alive; the job waits in `Entry::run`, below this frame on this thread's stack. What may raise an
     // error happens before the host is lent, or after it was taken back; this frame owns nothing.
     unsafe {
         let slot = &*ffi::lua_touserdata(state, ffi::lua_upvalueindex(SLOT)).cast::<Slot>();
@@ -205,11 +211,13 @@ unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
             push_list(state, (*job).args);
             2
         } else {
-            for (name, list) in [(KEYS, (*job).keys), (ARGV, (*job).args)] {
-                ffi::lua_pushvalue(state, ffi::lua_upvalueindex(name));
-                push_list(state, list);
-                ffi::lua_rawset(state, ffi::lua_upvalueindex(GLOBALS));
-            }
+            // Neither is put in its place before both are there: an error leaves no list behind.
+            ffi::lua_pushvalue(state, ffi::lua_upvalueindex(KEYS));
+            push_list(state, (*job).keys);
+            ffi::lua_pushvalue(state, ffi::lua_upvalueindex(ARGV));
+            push_list(state, (*job).args);
+            ffi::lua_rawset(state, ffi::lua_upvalueindex(GLOBALS));
+            ffi::lua_rawset(state, ffi::lua_upvalueindex(GLOBALS));
             ffi::lua_rawgeti_(state, ffi::lua_upvalueindex(FUNCTIONS), (*job).index);
             0
         };
@@ -218,14 +226,12 @@ unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
             return 0;
         }
         let status = ffi::lua_pcall(state, arguments, 1, HANDLER_PLACE);
+        // They would take the room of the next run's.
+        clear_global(state, KEYS);
+        clear_global(state, ARGV);
         match settle(slot, job, state, status) {
             Settled::Done => 0,
             Settled::Raise => ffi::lua_error(state),
-            Settled::Panicked => {
-                ffi::lua_pushvalue(state, ffi::lua_upvalueindex(RESUME));
-                ffi::lua_call(state, 0, 0);
-                0
-            }
         }
     }
 }
@@ -234,10 +240,8 @@ unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
 #[derive(Clone, Copy)]
 enum Settled {
     Done,
-    /// What is on top is an error of mlua's, or a panic.
+    /// What is on top is an error of mlua's, or a panic of a function of mlua's.
     Raise,
-    /// The host has panicked: the panic is in the slot.
-    Panicked,
 }
 
 /// Ends the run, and lets the host read what was returned. Neither raises an error nor panics.
@@ -269,10 +273,40 @@ unsafe fn settle(slot: &Slot, job: *mut Job, state: *mut ffi::lua_State, status:
         };
         Settled::Done
     }));
-    settled.unwrap_or_else(|panic| {
+    let settled = settled.unwrap_or_else(|panic| {
         slot.keep_panic(panic);
-        Settled::Panicked
-    })
+        Settled::Done
+    });
+    // Also what Lua had no room to raise, and what a destructor has raised just now.
+    job.panic = slot.take_panic();
+    match job.panic {
+        Some(_) => Settled::Done,
+        None => settled,
+    }
+}
+
+/// Sets a global to nil; raises no error.
+///
+/// # Safety
+///
+/// [`enter`] must be running in `state`, with room for two values on its stack.
+unsafe fn clear_global(state: *mut ffi::lua_State, name: c_int) {
+    // SAFETY: as the caller vouches. Setting what the table has changes it in place. It is not there if the script has
+    // removed it, or if there are no globals.
+    unsafe {
+        if ffi::lua_type(state, ffi::lua_upvalueindex(GLOBALS)) == ffi::LUA_TNIL {
+            return;
+        }
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(name));
+        ffi::lua_rawget(state, ffi::lua_upvalueindex(GLOBALS));
+        let is_set = ffi::lua_type(state, -1) != ffi::LUA_TNIL;
+        ffi::lua_settop(state, -2);
+        if is_set {
+            ffi::lua_pushvalue(state, ffi::lua_upvalueindex(name));
+            ffi::lua_pushnil(state);
+            ffi::lua_rawset(state, ffi::lua_upvalueindex(GLOBALS));
+        }
+    }
 }
 
 /// Calls the handler with an error, on its stack; a raw frame. The value of the error becomes nil; what fails in the handler

@@ -81,9 +81,10 @@
 //! raw frame pushes it. If an error is raised half-way, the data stays in the slot and is dropped with the next call or at
 //! the end of the run: nothing leaks.
 //!
-//! **A panic must not unwind through Lua.** Both Rust frames catch it, and keep it. The raw frame then calls a function made
-//! by mlua, which resumes it; mlua carries it through Lua in a way that `pcall` cannot swallow where
-//! [`mlua::LuaOptions::catch_rust_panics`] is off, and [`Entry::run`] resumes it in its caller.
+//! **A panic must not unwind through Lua.** Both Rust frames catch it, and keep it; so does what drops the data of a host, whose
+//! destructors may panic. A native function then calls a function made by mlua, which resumes it; mlua carries it through Lua
+//! in a way that `pcall` cannot swallow where [`mlua::LuaOptions::catch_rust_panics`] is off. Where Lua has no room for that,
+//! the panic is kept until the run has ended, and nothing calls the host meanwhile. [`Entry::run`] resumes it in its caller.
 //!
 //! **The stack has to have room.** Lua guarantees 20 places beside the arguments of a C function. Whatever needs more asks
 //! `lua_checkstack` first, and fails with an error.
@@ -109,7 +110,8 @@
 //! they empty, and do nothing if there is none.
 //!
 //! **A function must not outlive what it points to.** Each C function has, as an upvalue, a function of mlua that owns a
-//! counted reference to the slot.
+//! counted reference to the slot. The state has one, too: a finaliser may call a function whose upvalues were finalised
+//! before. Scripts cannot make finalisers, since [`Natives::new`] removes `newproxy`.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(clippy::undocumented_unsafe_blocks)]

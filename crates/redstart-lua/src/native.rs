@@ -29,11 +29,16 @@ pub struct Natives {
 impl Natives {
     /// For functions of this Lua state. Called while no script runs they raise `{err = idle}`.
     ///
+    /// Removes `newproxy` from the state's globals: with it a script could make a finaliser, which Lua may call when what
+    /// mlua's functions refer to is gone already.
+    ///
     /// # Errors
     ///
     /// If the state has no memory left.
     pub fn new(lua: &Lua, idle: &'static str) -> mlua::Result<Natives> {
         let slot = Arc::new(Slot::new(idle));
+        slot.keep(lua);
+        lua.globals().raw_set("newproxy", mlua::Value::Nil)?;
         let resume = slot.resume(lua)?;
         // SAFETY: the closure gets these two values, and makes them the upvalues that `push_own` expects; it owns nothing when
         // `lua_pushcclosure` raises an error. The second keeps the slot alive for as long as the function.
@@ -87,17 +92,21 @@ unsafe extern "C-unwind" fn native(state: *mut ffi::lua_State) -> c_int {
         let outcome = match slot.respond(state, number) {
             Answer::Slot(outcome) => {
                 push_values(state, &*slot.values());
-                slot.pushed();
-                outcome
+                match slot.pushed() {
+                    true => outcome,
+                    false => resume(state),
+                }
             }
             Answer::Own(values, outcome) => {
                 ffi::lua_pushvalue(state, ffi::lua_upvalueindex(PUSH));
                 slot.set_own(values);
                 let status = ffi::lua_pcall(state, 0, ffi::LUA_MULTRET, 0);
-                free(values);
-                match status {
-                    ffi::LUA_OK => outcome,
-                    _ => ffi::lua_error(state),
+                // Where the call has failed before it began, they are still announced.
+                slot.take_own();
+                match (free(slot, values), status) {
+                    (false, _) => resume(state),
+                    (true, ffi::LUA_OK) => outcome,
+                    (true, _) => ffi::lua_error(state),
                 }
             }
             Answer::Idle => {
@@ -107,12 +116,7 @@ unsafe extern "C-unwind" fn native(state: *mut ffi::lua_State) -> c_int {
                 ffi::lua_rawset(state, -3);
                 Outcome::Raise
             }
-            Answer::Panicked => {
-                ffi::lua_pushvalue(state, ffi::lua_upvalueindex(RESUME));
-                // Does not return: it raises the panic, in mlua's wrapping.
-                ffi::lua_call(state, 0, 0);
-                Outcome::Raise
-            }
+            Answer::Panicked => resume(state),
         };
         let pushed = ffi::lua_gettop(state) - arguments;
         match outcome {
@@ -147,13 +151,29 @@ unsafe extern "C-unwind" fn push_own(state: *mut ffi::lua_State) -> c_int {
     }
 }
 
-/// Frees a buffer that [`Slot::respond`] has made.
+/// Raises the panic that is in the slot, in mlua's wrapping; a raw frame, which does not return. Where Lua has no room for
+/// that it raises another error, and the panic is left for the end of the run.
+///
+/// # Safety
+///
+/// [`native`] must be running in `state`, with room for two values on its stack.
+unsafe fn resume(state: *mut ffi::lua_State) -> Outcome {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        ffi::lua_settop(state, 0);
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(RESUME));
+        ffi::lua_call(state, 0, 1);
+        ffi::lua_error(state)
+    }
+}
+
+/// Frees a buffer that [`Slot::respond`] has made; false if that has panicked: the panic is in the slot then.
 ///
 /// # Safety
 ///
 /// Nothing else may use it.
 #[inline(never)]
-unsafe fn free(values: *mut Values) {
+unsafe fn free(slot: &Slot, values: *mut Values) -> bool {
     // SAFETY: it comes from `Box::into_raw`, and the caller vouches that this is its only use.
-    drop(unsafe { Box::from_raw(values) });
+    slot.discard(unsafe { Box::from_raw(values) })
 }

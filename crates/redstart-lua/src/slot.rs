@@ -66,6 +66,10 @@ impl Drop for Taken<'_> {
     }
 }
 
+/// The slots of a state. A finaliser that runs while the state is closed can call a function whose upvalues are gone
+/// already: the slots are there until the state has been closed.
+struct Slots(Vec<Arc<Slot>>);
+
 impl Slot {
     pub(crate) fn new(idle: &'static str) -> Slot {
         Slot {
@@ -77,6 +81,15 @@ impl Slot {
             panic: Cell::new(None),
             idle,
         }
+    }
+
+    /// Keeps the slot for as long as the state.
+    pub(crate) fn keep(self: &Arc<Self>, lua: &Lua) {
+        if let Some(mut slots) = lua.app_data_mut::<Slots>() {
+            slots.0.push(self.clone());
+            return;
+        }
+        lua.set_app_data(Slots(vec![self.clone()]));
     }
 
     /// What C functions are given to find the slot.
@@ -96,8 +109,34 @@ impl Slot {
         })
     }
 
+    /// Keeps a panic for the caller of the run. The host is taken away: until the run ends, nothing calls it again, even if
+    /// Lua cannot raise the panic because it has no room for that.
     pub(crate) fn keep_panic(&self, panic: Panic) {
-        self.panic.set(Some(panic));
+        self.host.set(None);
+        // The first one counts. Dropping the other could panic, too.
+        let kept = match self.panic.take() {
+            None => panic,
+            Some(first) => {
+                std::mem::forget(panic);
+                first
+            }
+        };
+        self.panic.set(Some(kept));
+    }
+
+    pub(crate) fn take_panic(&self) -> Option<Panic> {
+        self.panic.take()
+    }
+
+    /// Drops what a host has made, whose destructors may panic; false if one did: the panic is in the slot then.
+    pub(crate) fn discard<T>(&self, value: T) -> bool {
+        match panic::catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            Ok(()) => true,
+            Err(panic) => {
+                self.keep_panic(panic);
+                false
+            }
+        }
     }
 
     /// Begins a run; false if there is one.
@@ -114,7 +153,7 @@ impl Slot {
         self.host.set(None);
         self.running.set(false);
         if self.pushing.replace(false) {
-            drop(self.values.take());
+            self.discard(self.values.take());
         }
     }
 
@@ -176,11 +215,20 @@ impl Slot {
         self.own.replace(ptr::null_mut())
     }
 
-    /// The values were pushed.
-    pub(crate) fn pushed(&self) {
+    /// The values were pushed; false if dropping them has panicked: the panic is in the slot then.
+    pub(crate) fn pushed(&self) -> bool {
         let mut values = self.values.take();
-        values.clear();
-        self.values.set(values);
         self.pushing.set(false);
+        let cleared = panic::catch_unwind(AssertUnwindSafe(move || {
+            values.clear();
+            self.values.set(values);
+        }));
+        match cleared {
+            Ok(()) => true,
+            Err(panic) => {
+                self.keep_panic(panic);
+                false
+            }
+        }
     }
 }

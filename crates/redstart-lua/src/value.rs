@@ -6,7 +6,7 @@ use mlua::ffi;
 
 use crate::entry::{NAMES, STEP};
 
-/// Lua's stack has no room for one more value: what was returned is nested too deeply.
+/// There is no room for one more value: what was returned is nested too deeply, or the state has no memory left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackFull;
 
@@ -68,11 +68,11 @@ impl Frame {
         Frame { state, names }
     }
 
-    /// Makes room for a few values, which are taken off the stack when the guard is dropped.
-    fn room(&self) -> Result<Pushed<'_>, StackFull> {
+    /// Makes room for so many values, which are taken off the stack when the guard is dropped.
+    fn room(&self, values: c_int) -> Result<Pushed<'_>, StackFull> {
         // SAFETY: the frame is that of the running function. The vendored Lua answers where it has no memory.
         unsafe {
-            if ffi::lua_checkstack(self.state, 4) == 0 {
+            if ffi::lua_checkstack(self.state, values) == 0 {
                 return Err(StackFull);
             }
             Ok(Pushed {
@@ -116,7 +116,7 @@ impl Table<'_> {
         if name >= self.frame.names {
             return Ok(read(Value::Nil));
         }
-        let pushed = self.frame.room()?;
+        let pushed = self.frame.room(2)?;
         // SAFETY: there is room. The name is an upvalue of the running function, and the table is where it was. Reading it
         // without its metatable raises no error. The value stays on the stack until `pushed` is dropped.
         unsafe {
@@ -126,29 +126,6 @@ impl Table<'_> {
             );
             ffi::lua_rawget(self.frame.state, self.index);
             Ok(read(self.frame.value(pushed.top + 1)))
-        }
-    }
-
-    /// Whether it is a list without holes that has items, and nothing else.
-    ///
-    /// # Errors
-    ///
-    /// If there is no room on the stack.
-    pub fn is_list(&self) -> Result<bool, StackFull> {
-        let state = self.frame.state;
-        let pushed = self.frame.room()?;
-        // SAFETY: there is room, and the table is where it was. `lua_next` raises an error only for a key that the table
-        // does not have; this one it has, since the length of a table is the place of an item that is followed by none.
-        // Nothing of Lua's runs in between.
-        unsafe {
-            let length = ffi::lua_objlen(state, self.index);
-            if length == 0 || length > c_int::MAX as usize {
-                return Ok(false);
-            }
-            ffi::lua_pushnumber(state, length as f64);
-            let more = ffi::lua_next(state, self.index) != 0;
-            drop(pushed);
-            Ok(!more)
         }
     }
 
@@ -168,7 +145,7 @@ impl Table<'_> {
         mut read: impl FnMut(Value<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         for at in 1..c_int::MAX {
-            let pushed = self.frame.room()?;
+            let pushed = self.frame.room(2)?;
             // SAFETY: there is room, and the table is where it was; reading it without its metatable raises no error. The
             // value stays on the stack until `pushed` is dropped.
             let value = unsafe {
@@ -187,18 +164,19 @@ impl Table<'_> {
     ///
     /// # Errors
     ///
-    /// Those of `read`, or if there is no room on the stack.
+    /// Those of `read`, or if there is no room on the stack, or no memory.
     pub fn pairs<E: From<StackFull>>(
         &self,
         mut read: impl FnMut(Value<'_>, Value<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let state = self.frame.state;
-        let outer = self.frame.room()?;
+        let outer = self.frame.room(1)?;
         let key = outer.top + 1;
         // SAFETY: there is room for the key.
         unsafe { ffi::lua_pushnil(state) };
         loop {
-            let pushed = self.frame.room()?;
+            // A C function needs room of its own, which takes memory that there may not be.
+            let pushed = self.frame.room(3 + ffi::LUA_MINSTACK)?;
             // SAFETY: there is room for the function, its two arguments and its two results. `lua_next` raises an error
             // where the table has lost the key meanwhile (the reader may have the Lua state, too), hence the protected
             // call, which raises none. Key and value stay on the stack until they are replaced, or `pushed` is dropped.
@@ -206,8 +184,10 @@ impl Table<'_> {
                 ffi::lua_pushvalue(state, ffi::lua_upvalueindex(STEP));
                 ffi::lua_pushvalue(state, self.index);
                 ffi::lua_pushvalue(state, key);
-                if ffi::lua_pcall(state, 2, 2, 0) != ffi::LUA_OK {
-                    break;
+                match ffi::lua_pcall(state, 2, 2, 0) {
+                    ffi::LUA_OK => {}
+                    ffi::LUA_ERRRUN if is_lost_key(self.frame.value(key + 1)) => break,
+                    _ => return Err(StackFull.into()),
                 }
                 if ffi::lua_type(state, key + 1) == ffi::LUA_TNIL {
                     break;
@@ -220,6 +200,11 @@ impl Table<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether this is the error of `lua_next` for a key that the table does not have.
+fn is_lost_key(error: Value<'_>) -> bool {
+    matches!(error, Value::Bytes(b"invalid key to 'next'"))
 }
 
 /// `next`, as a function to be called under protection; a raw frame.

@@ -7,7 +7,7 @@ use redstart_lua::{Argument, Arguments};
 use super::{running::Running, shared::Stage, stack::is_stack_used_up};
 use crate::{
     acl,
-    compat::versions,
+    compat::{Compat, versions},
     context::{Ctx, Origin},
     dispatch,
     error::{OUT_OF_MEMORY, Stop},
@@ -51,7 +51,7 @@ const CHUNK: usize = 4096;
 const SMALL: usize = 512;
 
 impl Command {
-    fn read(&mut self, arguments: &Arguments<'_>) -> Result<(), &'static str> {
+    fn read(&mut self, arguments: &Arguments<'_>, compat: Compat) -> Result<(), &'static str> {
         self.args.clear();
         if arguments.is_empty() {
             return Err(NO_ARGUMENT);
@@ -67,7 +67,7 @@ impl Command {
                     continue;
                 }
                 Argument::Bytes(text) => self.text.extend_from_slice(text),
-                Argument::Number(value) => write_number(&mut self.text, value),
+                Argument::Number(value) => write_number(&mut self.text, value, compat),
                 Argument::Other => return Err(WRONG_ARGUMENT),
             }
             self.args.push(self.text.split().freeze());
@@ -76,11 +76,16 @@ impl Command {
     }
 }
 
+/// Redis 7.0 writes all numbers with 17 digits.
+const BEYOND_17_DIGITS: f64 = 1e17;
+
 /// Writes a number as Redis hands it to commands.
-fn write_number(text: &mut BytesMut, value: f64) {
+fn write_number(text: &mut BytesMut, value: f64, compat: Compat) {
     let whole = number::truncate(value);
     // By bits: minus zero is not the integer.
-    if (whole as f64).to_bits() == value.to_bits() {
+    if (whole as f64).to_bits() == value.to_bits()
+        && (value.abs() < BEYOND_17_DIGITS || compat.is_in(versions::FROM_7_2))
+    {
         text.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
     } else {
         text.extend_from_slice(number::double_text(value).as_bytes());
@@ -111,7 +116,7 @@ pub(super) fn command(
         return Err(Refused::new("stack overflow"));
     }
     let mut command = std::mem::take(running.command);
-    let result = match command.read(arguments) {
+    let result = match command.read(arguments, running.state.config.compat) {
         Ok(()) => {
             let shared = running.shared;
             let mut stage = shared.stage.lock();

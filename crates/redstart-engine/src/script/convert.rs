@@ -253,9 +253,8 @@ impl Converter {
 
     fn table(&mut self, table: &Table<'_>, depth: usize) -> Result<Reply, Unfit> {
         use redstart_lua::Value;
-        if !table.is_list()?
-            && let Some(reply) = self.named(table, depth)?
-        {
+        // A list may have such a field, too.
+        if let Some(reply) = self.named(table, depth)? {
             return Ok(reply);
         }
         // The length that Lua tells may be any, and far more than there are items.
@@ -267,7 +266,7 @@ impl Converter {
         Ok(Reply::Array(items))
     }
 
-    /// The reply that a table stands for by one of its fields.
+    /// The reply that a table stands for by one of its fields; of several, by the first in Redis's order.
     fn named(&mut self, table: &Table<'_>, depth: usize) -> Result<Option<Reply>, Unfit> {
         use redstart_lua::Value;
         if let Some(text) = self.line_of(table, ERR)? {
@@ -282,6 +281,16 @@ impl Converter {
         })?;
         if let Some(value) = double {
             return Ok(Some(Reply::Double(value)));
+        }
+        if let Some(digits) = self.line_of(table, BIG_NUMBER)? {
+            return Ok(Some(Reply::BigNumber(digits)));
+        }
+        let verbatim = table.field(VERBATIM_STRING, |inner| match inner {
+            Value::Table(inner) => self.verbatim(&inner),
+            _ => Ok(None),
+        })??;
+        if verbatim.is_some() {
+            return Ok(verbatim);
         }
         let map = table.field(MAP, |map| -> Result<_, Unfit> {
             let Value::Table(map) = map else {
@@ -300,7 +309,7 @@ impl Converter {
         if map.is_some() {
             return Ok(map);
         }
-        let set = table.field(SET, |set| -> Result<_, Unfit> {
+        table.field(SET, |set| -> Result<_, Unfit> {
             let Value::Table(set) = set else {
                 return Ok(None);
             };
@@ -310,16 +319,6 @@ impl Converter {
                 Ok(())
             })?;
             Ok(Some(Reply::Set(items)))
-        })??;
-        if set.is_some() {
-            return Ok(set);
-        }
-        if let Some(digits) = self.line_of(table, BIG_NUMBER)? {
-            return Ok(Some(Reply::BigNumber(digits)));
-        }
-        table.field(VERBATIM_STRING, |inner| match inner {
-            Value::Table(inner) => self.verbatim(&inner),
-            _ => Ok(None),
         })?
     }
 

@@ -508,3 +508,53 @@ fn replies_of_every_type_reach_scripts_alike() {
         "##,
     );
 }
+
+#[test]
+fn a_field_that_names_a_reply_counts_beside_the_items_of_a_list() {
+    compare(
+        r##"
+        EVAL "local t = {err='boom',key=1,value=2} t[1]='a' return t" 0
+        EVAL "local t = {ok='fine',key=1,msg=2} t[1]='a' return t" 0
+        EVAL "local t = {map={a=1},key=1,msg=2} t[1]='a' return t" 0
+        EVAL "local t = {double=1.5,key=1,msg=2} t[1]='a' return t" 0
+        EVAL "local t = {1,2,3,4} t.err='boom' t[5]='a' return t" 0
+        EVAL "return {'a', 'b', ok='fine'}" 0
+        EVAL "return {'a', {'b', {err='inner', 'c'}}}" 0
+        EVAL "return {'a', 'b', other='fine'}" 0
+        "##,
+    );
+}
+
+#[test]
+fn of_several_fields_that_name_a_reply_the_same_one_counts() {
+    compare(
+        r##"
+        EVAL "return {err='e',ok='o',double=1.5,map={a=1},set={a=true},big_number='12',verbatim_string={format='txt',string='v'}}" 0
+        EVAL "return {ok='o',double=1.5,map={a=1},set={a=true},big_number='12',verbatim_string={format='txt',string='v'}}" 0
+        EVAL "return {double=1.5,map={a=1},set={a=true},big_number='12',verbatim_string={format='txt',string='v'}}" 0
+        EVAL "return {map={a=1},set={b=true},big_number='12',verbatim_string={format='txt',string='v'}}" 0
+        EVAL "return {set={b=true},big_number='12',verbatim_string={format='txt',string='v'}}" 0
+        EVAL "return {set={b=true},verbatim_string={format='txt',string='v'}}" 0
+        EVAL "return {map={a=1},verbatim_string={format='txt',string='v'}}" 0
+        EVAL "return {map={a=1},set={b=true}}" 0
+        EVAL "return {big_number='12',verbatim_string={format='txt',string='v'}}" 0
+        "##,
+    );
+}
+
+#[test]
+fn large_numbers_reach_commands_alike() {
+    compare(
+        r##"
+        EVAL "return redis.call('ECHO', 1e17)" 0
+        EVAL "return redis.call('ECHO', -1e17)" 0
+        EVAL "return redis.call('ECHO', 99999999999999984)" 0
+        EVAL "return redis.call('ECHO', 123456789012345678)" 0
+        EVAL "return redis.call('ECHO', 2^60)" 0
+        EVAL "return redis.call('ECHO', 2^62 + 2048)" 0
+        EVAL "return redis.call('ECHO', 2^63)" 0
+        EVAL "return redis.call('ECHO', -2^63)" 0
+        EVAL "return redis.call('ECHO', 1e300)" 0
+        "##,
+    );
+}
