@@ -166,7 +166,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         compare(
             bench,
             "fixed window, allowed",
-            0.45,
+            0.6,
             window.clone(),
             peer,
             true,
