@@ -191,6 +191,8 @@ pub(crate) struct Sizes {
 
 struct Buffer {
     bytes: Vec<u8>,
+    /// How many bytes a write that is under way has taken out: they come back if it fails.
+    taken: usize,
     /// The database that the log has selected.
     db: Option<usize>,
 }
@@ -245,6 +247,7 @@ impl Log {
             len: AtomicU64::new(len),
             base_len: AtomicU64::new(base_len),
             buffer: Mutex::new(Buffer {
+                taken: 0,
                 bytes: Vec::new(),
                 db: None,
             }),

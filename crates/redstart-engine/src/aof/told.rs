@@ -786,11 +786,17 @@ fn a_replica_gets_all_that_is_on_the_disk_whatever_is_written_meanwhile() {
         let mut writer = engine.session();
         let slow = SlowDisk::new();
         ahead(&mut writer, "SET first 1");
+        // It waits for that, and has looked at nothing else yet.
+        while log(&engine).waiting() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         for n in 0..UNITS {
             ahead(&mut writer, &format!("SET big{n} {value}"));
         }
         let end = engine.inner.lock().feed.offset();
+        let all = writer.fed_position();
         drop(slow);
+        timeout(PATIENCE, writer.synced(all)).await.unwrap();
         let mut heard = Vec::with_capacity(1 << 20);
         let mut hear = async |until: &str| {
             while memchr::memmem::find(&heard, until.as_bytes()).is_none() {

@@ -107,7 +107,7 @@ impl Log {
         let position = self.appended.fetch_add(added, Ordering::Relaxed) + added;
         let (len, trouble) = (buffer.bytes.len(), self.trouble());
         // A replica goes on while its log cannot be written.
-        let given_up = trouble == FILE_LOST || (trouble != FINE && len > MOST);
+        let given_up = trouble == FILE_LOST || (trouble != FINE && len + buffer.taken > MOST);
         if given_up {
             // A fresh base will have it all. Known before the buffer is free: who takes the rest of it would think that nothing
             // is missing.
@@ -287,15 +287,19 @@ impl Log {
         let (bytes, position) = {
             let mut buffer = self.buffer.lock();
             let position = self.appended.load(Ordering::Relaxed);
+            buffer.taken = buffer.bytes.len();
             (std::mem::take(&mut buffer.bytes), position)
         };
-        if let Err(error) = self.write_bytes(&mut disk, &bytes) {
+        let written = self.write_bytes(&mut disk, &bytes);
+        let mut buffer = self.buffer.lock();
+        buffer.taken = 0;
+        if let Err(error) = written {
             // Nothing is forgotten.
-            let mut buffer = self.buffer.lock();
             let newer = std::mem::replace(&mut buffer.bytes, bytes);
             buffer.bytes.extend_from_slice(&newer);
             return Err(error);
         }
+        drop(buffer);
         self.written.fetch_max(position, Ordering::Release);
         Ok(())
     }
